@@ -1,9 +1,8 @@
-"""A topology's checkpoints: folder, machines, continuation by other topologies, removal; pure.
+"""Checkpoints of topologies: folder, machines, continuation by other topologies, removal; pure.
 
-A topology that continues from another uses the same folder: nothing is copied or moved, so nothing
-is read twice or lost. A worker of the earlier topology that still runs sees the later one's greater
-claims there, and stops. While a topology exists, its base names its checkpoints, and takes
-precedence over the record that names them afterwards.
+A topology that continues from another uses the same folder: nothing is copied, read twice or lost.
+A worker of the earlier topology sees greater claims there, and stops. An existing topology's base
+takes precedence over the record of its checkpoints.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from stormkeeper.errors import CheckpointsError
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.thrift.records import Checkpoints, StormBase, TopologyStatus
 
-#: Keys of a topology's conf. Nimbus replaces the user's value of FROM by the folder's name, and
-#: puts the queries with a checkpoint there into QUERIES.
+#: Keys of a topology's conf. Nimbus replaces the user's FROM by the folder's name, and lists the
+#: queries with a checkpoint there in QUERIES.
 FROM: Final = "topology.checkpoint.from"
 QUERIES: Final = "topology.checkpoint.queries"
 ABANDON: Final = "topology.checkpoint.abandon"
@@ -26,7 +25,6 @@ DIR: Final = "topology.checkpoint.dir"
 SHARED: Final = "topology.checkpoint.shared"
 SCRIPTS: Final = "topology.checkpoint.scripts"
 
-#: Why a plain script with checkpoints of its own continues from no others.
 OF_SCRIPTS: Final = (
     "a plain script with topology.checkpoint.scripts: false names its own checkpoints, and goes on"
     " from these: submit it without --from"
@@ -36,12 +34,10 @@ _NAMED: Final = 5
 
 
 def begun(storm_id: str, name: str, conf: Mapping[str, Any]) -> Checkpoints:
-    """Return the checkpoints of a new topology, by the saved conf."""
     return Checkpoints(storm_id, storm_id, name, conf.get(DIR), bool(conf.get(SHARED)), {})
 
 
 def continued(record: Checkpoints, storm_id: str, name: str) -> Checkpoints:
-    """Return the checkpoints of a topology that continues from a record."""
     return Checkpoints(
         record.folder,
         storm_id,
@@ -75,8 +71,8 @@ def find(
 ) -> Checkpoints:
     """Return the checkpoints from which a new topology wants to continue.
 
-    `wanted` is the id of a past topology, or a name: its last topology. `own` is the new topology's
-    conf. Raises `CheckpointsError` if there are none, they are in use, or are wanted elsewhere.
+    `wanted` is a past topology's id, or a name (its last topology); `own` is the new topology's
+    conf. Raises `CheckpointsError` if there are none, or they are in use.
     """
     for storm_id, base in bases.items():
         if wanted in (storm_id, base.name):
@@ -133,8 +129,8 @@ def abandoned(
 ) -> Checkpoints:
     """Return checkpoints without some queries, which start anew on any machine.
 
-    A query continues all the same if its machine comes back before the launch and gets the query.
-    Raises `CheckpointsError` if a checkpoint does not exist, or is reachable.
+    A query still continues if its machine returns before the launch and gets the query. Raises
+    `CheckpointsError` if a checkpoint does not exist, or is reachable.
     """
     kept = copy.copy(record)
     kept.nodes = dict(record.nodes)
@@ -159,7 +155,6 @@ def abandoned(
 
 
 def host(record: Checkpoints, node: str) -> str:
-    """Return a supervisor's host name, if known, and id."""
     name = (record.hosts or {}).get(node)
     return f"the machine of supervisor {node}" if name is None else f"{name} (supervisor {node})"
 
@@ -182,7 +177,6 @@ def placed(
 def ended(
     record: Checkpoints, now_ms: int, supervisors: Collection[str], *, purge: bool
 ) -> Checkpoints | None:
-    """Return the checkpoints that a removed topology leaves; `purge` removes them at once."""
     if not record.nodes:
         return None
     kept = copy.copy(record)
@@ -193,7 +187,7 @@ def ended(
 def removed(record: Checkpoints, supervisors: Collection[str]) -> Checkpoints:
     """Return checkpoints with the supervisors that remove them; for shared ones any.
 
-    Supervisors that used shared ones come first: a writer may be left there.
+    Supervisors that used shared checkpoints come first: a writer may be left there.
     """
     machines = set(record.nodes.values())
     if record.shared:
@@ -204,7 +198,7 @@ def removed(record: Checkpoints, supervisors: Collection[str]) -> Checkpoints:
 
 
 def is_removable(record: Checkpoints) -> bool:
-    """Return whether supervisors can remove checkpoints: only from a disk."""
+    """Return whether checkpoints are on a disk: supervisors remove no others."""
     return record.root is None or on_disk(record.root) is not None
 
 
@@ -215,9 +209,9 @@ def due(
     now_ms: int,
     retention_secs: float | None,
 ) -> Checkpoints | None:
-    """Return the record of checkpoints whose retention is over; None: unchanged.
+    """Return the changed record of checkpoints whose retention is over; None: unchanged.
 
-    If all supervisors that should remove shared checkpoints are gone, another supervisor is named.
+    Another supervisor is named if all that should remove shared checkpoints are gone.
     """
     used = [base.checkpoints.folder for base in bases.values() if base.checkpoints is not None]
     if record.folder in used or record.ended_ms is None:

@@ -1,10 +1,9 @@
 """Remains of removed topologies: leftovers in ZooKeeper, checkpoints, and ids in the history.
 
-A topology's workers may still write when it goes, so its leftovers are removed
-``nimbus.topology.blobstore.deletion.delay.ms`` later, together with its code. Checkpoints are kept
-for a while; then the leader orders supervisors to remove them. While a base is unreadable, no
-checkpoint is removed. Nor is the wall clock trusted at once: a machine that starts with a clock far
-ahead would give up all checkpoints.
+A removed topology's workers may still write, so its leftovers are removed
+``nimbus.topology.blobstore.deletion.delay.ms`` later, with its code. Expired checkpoints are
+removed by supervisors on the leader's order; none while a base is unreadable. The wall clock alone
+expires no checkpoint: a machine may start with a clock far ahead.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ _END_SECS: Final = 3.0
 def gone_since(
     before: Mapping[str, float], found: Iterable[str], kept: Collection[str], now: float
 ) -> dict[str, float]:
-    """Return since when topologies with leftovers are gone, except `kept` ones."""
     return {storm_id: before.get(storm_id, now) for storm_id in found if storm_id not in kept}
 
 
@@ -65,7 +63,6 @@ class Cleaner:
         self._thread: PeriodicThread | None = None
 
     def begin(self, leader: LeaderClusterState) -> None:
-        """Start to clean; returns at once."""
         self._since = {}
         thread: PeriodicThread = PeriodicThread(
             "nimbus cleaning", lambda: self._once(leader, thread), logger=log
@@ -74,7 +71,7 @@ class Cleaner:
         thread.start()
 
     def end(self) -> None:
-        """Stop cleaning; waits for a removal in progress."""
+        """Stop cleaning; waits a few seconds for a removal in progress."""
         thread, self._thread = self._thread, None
         if thread is not None and not thread.close(_END_SECS):
             log.warning(
@@ -83,7 +80,7 @@ class Cleaner:
 
     def _once(self, leader: LeaderClusterState, thread: PeriodicThread) -> float:
         found = {*leader.heartbeat_storms(), *leader.kept_storms()}
-        # In this order: a submission is in the first list until it is in the second.
+        # In this order: a submission stays in the first list until the second has it.
         kept = set(self._submitted())
         self._storm.state.sync_path(paths.STORMS)
         kept.update(leader.active_storms())
@@ -102,14 +99,13 @@ class Cleaner:
         return self._period_secs
 
 
-#: How long checkpoints must be seen expired, on the monotonic clock: longer than a starting machine
+#: How long checkpoints must be seen expired, by the monotonic clock: longer than a starting machine
 #: takes to set its wall clock.
 EXPIRY_DOUBT_SECS: Final = 3600.0
 
 
 def every_base(storm: StormClusterState, leader: LeaderClusterState) -> dict[str, StormBase]:
-    """Return all topologies' bases; raises `SerializationError` if a base is unreadable."""
-    # This session's server may lag behind.
+    """Return all topologies' bases; raises `SerializationError` if any is unreadable."""
     storm.state.sync_path(paths.STORMS)
     names = leader.active_storms()
     bases = leader.storm_bases()
@@ -120,10 +116,9 @@ def every_base(storm: StormClusterState, leader: LeaderClusterState) -> dict[str
 
 
 class CheckpointRetention:
-    """Orders the removal of checkpoints after the retention.
+    """Orders the removal of checkpoints `kept_secs` (None: never) after their topology's end.
 
-    `continued` returns the folders from which topologies are about to continue; `kept_secs` is None
-    for ever.
+    `continued` returns the folders from which topologies are about to continue.
     """
 
     def __init__(
@@ -143,7 +138,6 @@ class CheckpointRetention:
         self._expired_since: dict[str, float] = {}
 
     def remove_expired(self, leader: LeaderClusterState) -> None:
-        """Order the removal of expired checkpoints."""
         now_ms, supervisors = int(self._clock() * 1000), leader.supervisors()
 
         def due(record: Checkpoints, bases: dict[str, StormBase]) -> Checkpoints | None:
@@ -153,8 +147,7 @@ class CheckpointRetention:
         ids = self._surely_expired(over)
         if not ids:
             return
-        # A topology that continues from checkpoints after this read changes their version, so the
-        # write fails.
+        # The write fails if a topology continues from checkpoints after this read.
         found = [each for id_ in ids if (each := leader.checkpoints(id_)) is not None]
         continued = self._continued()
         try:
@@ -207,10 +200,9 @@ class _Removed(msgspec.Struct, frozen=True):
 
 
 class RemovedTopologies:
-    """A file of the topologies that this Nimbus has removed, as in Storm.
+    """A file of the topologies that this Nimbus has removed, as in Storm. Safe for many threads.
 
-    Only people read it, so an unreadable or unwritable file is logged and nothing more. Safe for
-    many threads.
+    The file is only for people, so errors of the disk are just logged.
     """
 
     def __init__(self, file: Path, clock: Callable[[], float]) -> None:
@@ -220,7 +212,6 @@ class RemovedTopologies:
         self._removed = _read(file)
 
     def record(self, storm_id: str, owner: str | None) -> None:
-        """Record a removed topology."""
         with self._lock:
             others = [each for each in self._removed if each.id != storm_id]
             now = self._clock()
@@ -233,7 +224,7 @@ class RemovedTopologies:
                 log.warning("the list of removed topologies cannot be written: %s", error)
 
     def ids(self, user: str | None) -> list[str]:
-        """Return the ids of a user's removed topologies, or of all users' if None or empty."""
+        """Return the ids of a user's removed topologies; of all users' if None or empty."""
         now = self._clock()
         with self._lock:
             return [

@@ -64,10 +64,9 @@ class ClusterStatusTracker:
         self._has_heartbeats = True
 
     def record_leadership(self, epoch: int | None) -> None:
-        """Record that this Nimbus leads with an epoch, or no longer leads (None)."""
+        """Record the epoch in which this Nimbus leads; None: the leadership ended."""
         if epoch is None:
             before = self.status
-            # A Nimbus that does not lead does not know the cluster's status.
             self._replace(
                 epoch=None, supervisors=0, slots=0, free_slots=0, topologies={}, workers={}
             )
@@ -78,7 +77,6 @@ class ClusterStatusTracker:
         )
 
     def record_round(self, cluster: Cluster, heartbeats: Heartbeats, took_secs: float) -> None:
-        """Record a completed round of scheduling."""
         launches = [one for each in cluster.topologies.values() for one in each.launches]
         statuses = cluster.workers
         # The status of workers that a Java Nimbus assigned is unknown.
@@ -107,7 +105,6 @@ class ClusterStatusTracker:
         _log_unproven(before.workers.get(Status.UNPROVEN, 0), workers[Status.UNPROVEN])
 
     def record_action(self, action: Action) -> None:
-        """Count an action that was carried out."""
         name = _ACTION_NAMES.get(type(action))
         if name is not None:
             actions = Counter(self.status.actions)
@@ -115,7 +112,6 @@ class ClusterStatusTracker:
             self._replace(actions=actions)
 
     def record_failure(self) -> None:
-        """Count a failed round."""
         self._replace(failures=self.status.failures + 1)
 
     def _replace(self, **changes: Any) -> ClusterStatus:
@@ -137,13 +133,13 @@ def _log_unproven(before: int, now: int) -> None:
 
 PREFIX: Final = "stormkeeper_nimbus_"
 
-#: A leader is unhealthy after this many periods without a round, and at least this many seconds: a
+#: A leader is unhealthy after this many periods, and at least this many seconds, without a round: a
 #: round that waits for ZooKeeper or a Pacemaker takes half a minute.
 _PERIODS: Final = 6
 _LEAST_SECS: Final = 60.0
 
-#: Least time between two reads of the topologies' health, and the longest wait of a scrape for one,
-#: in seconds. With 4,000 workers a read takes some tenths of a second.
+#: Least seconds between two reads of the topologies' health (some tenths of a second with 4,000
+#: workers), and the longest that a scrape waits for a read.
 HEALTH_SECS: Final = 10.0
 _SCRAPE_SECS: Final = 1.0
 
@@ -161,9 +157,9 @@ def pages(
 ) -> dict[str, Callable[[str], Page]]:
     """Return the pages of a Nimbus by path.
 
-    ``/healthz`` says whether its rounds of scheduling progress, at least every `period_secs`;
-    ``/readyz`` whether it answers calls and takes uploads, and whether it leads. `count_health`
-    reads the number of topologies by health, while this Nimbus leads, at most every `HEALTH_SECS`.
+    ``/healthz`` fails if this Nimbus leads and its rounds (every `period_secs`) stop; ``/readyz``
+    if ZooKeeper is away or the disk takes no uploads. `count_health` runs only on the leader, at
+    most every `HEALTH_SECS`.
     """
 
     def readyz(_: str) -> Page:
@@ -185,7 +181,7 @@ def pages(
 
 
 def unhealthy(status: ClusterStatus, period_secs: float, now: float) -> str | None:
-    """Return why a Nimbus is unhealthy; None for a healthy Nimbus."""
+    """Return why a Nimbus is unhealthy; None: healthy."""
     if status.epoch is None or status.last_round_at is None:
         return None
     ago = now - status.last_round_at

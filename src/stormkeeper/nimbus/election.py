@@ -2,20 +2,17 @@
 
 The Nimbus whose lock is first in the queue of `stormkeeper.state.leader_lock` may lead. The rules:
 
-- **Every decision follows a look** at the whole queue. A watch, a broken connection, or the answer
-  to a write causes another look; the answer itself is never relied on.
+- **Every decision follows a look** at the whole queue, also after the answer to a write.
 - **A Nimbus never queues behind itself**: it takes a lock only after a look without a lock of its
-  own, while no other request is open. A lock whose answer was lost, or of a former session, is
-  adopted or deleted.
+  own. A lock whose answer was lost, or of a former session, is adopted or deleted.
 - **A look proves contact.** The session of a look that began at `t` lives until `t` plus its
   timeout; the lease is two thirds of that. A broken connection ends the lease.
-- **A Nimbus neither queues nor leads without the code** that some live Nimbus has. It checks before
-  it takes a lock and when the lock is first, and fetches code without a lock. After three failed
-  fetches it leads all the same: the cluster must have a leader.
-- **A Nimbus that cannot write to its disk** leaves the lead to another Nimbus in the queue.
-- **A leader checks again** when its code or disk changes.
+- **A Nimbus without the code** that some live Nimbus has neither queues nor leads. It checks before
+  it takes a lock, when the lock is first, and when its code or disk changes; it fetches code
+  without a lock. After three failed fetches it leads all the same: the cluster must have a leader.
+- **A Nimbus that cannot write to its disk** leaves the lead to another in the queue.
 
-A leader's writes do not depend on this: each checks the lock in its transaction.
+Writes are safe without the election: each checks the leader's lock in its transaction.
 """
 
 from collections import Counter
@@ -25,7 +22,7 @@ from typing import Final
 from stormkeeper.daemon.periodic import FailureStreak
 from stormkeeper.state.leader_lock import Lock
 
-# --- events --------------------------------------------------------------------------------------
+# Events
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class Stand:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Do not want to lead any more."""
+    """Stop wanting to lead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,7 @@ class Checked:
     lacking: frozenset[str] = frozenset()
     #: Topologies that a Java Nimbus leads, and that must not be taken over.
     foreign: frozenset[str] = frozenset()
-    #: Whether this Nimbus cannot write to its disk and another in the queue can.
+    #: Whether this Nimbus cannot write to its disk, and another in the queue can.
     yields: bool = False
 
 
@@ -128,7 +125,7 @@ Event = (
     | TimePassed
 )
 
-# --- instructions --------------------------------------------------------------------------------
+# Instructions
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +177,6 @@ NimbusInstruction = Check | Fetch | Elect | Depose
 Instruction = StoreInstruction | NimbusInstruction
 
 
-# --- the state machine ----------------------------------------------------------------------
-
 NEVER: Final = float("inf")
 
 #: Share of the session's timeout that a lease lasts. ZooKeeper's followers report sessions every
@@ -193,15 +188,15 @@ LEASE_SHARE: Final = 2 / 3
 LOOKS_PER_TIMEOUT: Final = 6
 LOOK_SECS: Final = 5.0
 
-#: How long a Nimbus may be first without leading, in seconds, before the next has its turn.
+#: Seconds that a Nimbus may be first without leading, before the next has its turn.
 HESITATION_SECS: Final = 30.0
 
-#: Failed fetches after which a Nimbus leads without a topology's code, and the pause after each.
+#: Failed fetches after which a Nimbus leads without a topology's code; pause after each.
 FETCHES: Final = 3
 FETCH_PAUSE_SECS: Final = 5.0
 
 #: Pauses in seconds: after a check that found Java's topologies, or a failing disk; after a failure
-#: to lead; and after other failures, first and longest, doubled each time.
+#: to lead; first and longest after other failures.
 FOREIGN_PAUSE_SECS: Final = 10.0
 DISK_PAUSE_SECS: Final = 10.0
 UNFIT_PAUSE_SECS: Final = 10.0
@@ -224,8 +219,8 @@ class _Pause:
 class Election:
     """The state machine of a Nimbus. Not safe for threads.
 
-    At most one instruction to the store and one to the Nimbus is open; its answer is the next event
-    of that kind.
+    At most one instruction to the store and one to the Nimbus is open; the next event of that kind
+    is the answer.
     """
 
     def __init__(self) -> None:
@@ -236,25 +231,25 @@ class Election:
         self._queue: tuple[Lock, ...] = ()
         self._is_outdated = True
         self._look_at = -NEVER
-        #: The session of the last look, and all sessions that looked: their locks are ours.
+        #: The last look's session; all sessions that looked, whose locks are ours.
         self._session_id: int | None = None
         self._session_ids: set[int] = set()
         self._may_have_locks = False
         self._lock: Lock | None = None
-        #: Until when our lock is certainly first; and since when without interruption.
+        #: Until when our lock is certainly first, and since when.
         self._lease_until = -NEVER
         self._first_since = NEVER
         #: Whether a check permits taking a lock, and the lock by which it permits leading.
         self._is_fit = False
         self._accepted: Lock | None = None
-        #: Whether the last check may be outdated, and whether the open check repeats a good one.
+        #: Whether the last check may be outdated; whether the open check repeats a good one.
         self._is_doubted = False
         self._is_repeated = False
         self._has_yielded = False
         self._to_fetch: frozenset[str] = frozenset()
         self._failed_fetches: Counter[str] = Counter()
         self._is_elected = False
-        #: Open instructions, and whether the connection changed since the store's was given.
+        #: Open instructions; whether the connection changed since the store's was given.
         self._store_request: StoreInstruction | None = None
         self._nimbus_request: NimbusInstruction | None = None
         self._asked_at = -NEVER
@@ -264,7 +259,6 @@ class Election:
 
     @property
     def lock(self) -> Lock | None:
-        """The lock by which this Nimbus queues, if any."""
         return self._lock
 
     @property
@@ -278,11 +272,10 @@ class Election:
         return self._store_request is None and not self._may_have_locks
 
     def leads(self, now: float) -> bool:
-        """Return whether this Nimbus leads at `now`."""
         return self._lock is not None and self._lock == self._accepted and now < self._lease_until
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Process an event at `now`; returns instructions in any order."""
+        """Return the instructions that follow from an event, in any order."""
         match event:
             case Stand():
                 self._is_wanted = True
@@ -315,8 +308,6 @@ class Election:
         self.alarm = self._next_alarm(now)
         return instructions
 
-    # --- what happens ----------------------------------------------------------------------------
-
     def _store_answered(self, answer: StoreAnswer, now: float) -> None:
         self._store_request = None
         if isinstance(answer, StoreFailed):
@@ -340,7 +331,7 @@ class Election:
             usable = (each for each in ours if each.session_id == seen.session_id)
             self._lock = next((each for each in usable if not each.revoked), None)
         if former is not None and self._lock != former:
-            # Gone or revoked: before queueing anew, the code is checked again.
+            # Gone or revoked: the code is checked again before queueing anew.
             self._step_back()
         if not self._is_first():
             self._lease_until = -NEVER
@@ -404,8 +395,6 @@ class Election:
         self._lock = None
         self._lease_until = -NEVER
 
-    # --- what follows ----------------------------------------------------------------------------
-
     def _next_store_request(self, now: float) -> StoreInstruction | None:
         would_queue = self._is_wanted and self._is_fit
         if not self._is_connected or now < self._store_pause.until:
@@ -413,7 +402,7 @@ class Election:
         if not would_queue and not self._may_have_locks:
             return None
         if self._is_outdated or now >= self._look_at:
-            # The look may or may not see changes from now on.
+            # The look may miss changes from now on.
             self._is_outdated = False
             return Look()
         for lock in self._our_locks():

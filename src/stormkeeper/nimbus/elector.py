@@ -1,10 +1,9 @@
 """Elects the leader among Nimbuses, by the queue of locks in the cluster state.
 
-`stormkeeper.nimbus.election` decides, and two threads carry out. *nimbus election* calls the store,
-and each call ends by the store's deadline. *nimbus leadership* calls the Nimbus, which may block:
-the lease still ends, the lock is still kept or given up, and `is_leader` stays right. Any thread
-may run the state machine, under a mutex, so a blocked thread does not delay the news of a lost
-connection.
+`stormkeeper.nimbus.election` decides. The thread *nimbus election* calls the store, within the
+store's deadlines; *nimbus leadership* calls the Nimbus, which may block: the lease still ends and
+the lock is kept or given up. Any thread may run the state machine, under a mutex: a blocked thread
+does not delay the news of a lost connection.
 """
 
 import contextlib
@@ -28,21 +27,20 @@ from stormkeeper.state.storm.cluster import StormClusterState
 
 log = logging.getLogger(__name__)
 
-#: Longest sleep of a thread, in seconds: a missed event is noticed after that.
+#: Longest sleep of a thread, in seconds: then a missed event is noticed.
 BACKSTOP_SECS: Final = 5.0
 
-#: How long `Elector.close` waits for the lock to be given up and `deposed` to return, in seconds.
+#: Longest time in seconds for `Elector.close` to give up the lock and depose the Nimbus.
 CLOSE_SECS: Final = 10.0
 
-#: The same if ZooKeeper is away: calls end by their own deadline, and locks with the session.
+#: The same without ZooKeeper: calls end by their own deadline, and locks with the session.
 UNREACHED_SECS: Final = 1.0
 
 
 class Elector:
     """Has a candidate take part in the election. Safe for many threads; must be closed.
 
-    Call `recheck` when the answer of the candidate's `disk_fault` changes. `clock` returns seconds
-    of a monotonic clock.
+    Call `recheck` when the candidate's `disk_fault` changes. `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -83,18 +81,17 @@ class Elector:
         self._handle(election.Withdraw())
 
     def recheck(self) -> None:
-        """Check code and disk again after a change; returns at once."""
         self._handle(election.Recheck())
 
     @property
     def is_leader(self) -> bool:
         """Whether this Nimbus leads now; False while the store cannot be reached.
 
-        This may change before the caller acts; writes are fenced all the same.
+        This may end before the caller acts; writes are fenced all the same.
         """
         with self._changed:
             lock = self._election.lock
-            # Checked here, too: the threads may not have heard of a change yet.
+            # The threads may not have heard of a change yet.
             return (
                 lock is not None
                 and self._election.leads(self._clock())
@@ -119,10 +116,10 @@ class Elector:
         return nimbus
 
     def close(self) -> None:
-        """Leave the queue, call `deposed` if this Nimbus leads, and end the threads.
+        """Leave the queue, depose this Nimbus if it leads, and end the threads.
 
-        Takes at most ten seconds; about one if the store is not reached: then the lock ends with
-        the session, which must be closed, too. A callback may call this.
+        Takes at most ten seconds; about one without the store: then the lock ends with the session,
+        which must be closed, too. Callbacks may call this.
         """
         deadline = self._clock() + CLOSE_SECS
         self._handle(election.Withdraw())
@@ -208,7 +205,6 @@ class LockQueue:
         self._failures = FailureStreak()
 
     def carry_out(self, instruction: election.StoreInstruction) -> election.StoreAnswer:
-        """Carry out an instruction; returns the answer."""
         try:
             answer: election.StoreAnswer = self._perform(instruction)
         except Exception as error:
@@ -258,17 +254,13 @@ class LockQueue:
         if not isinstance(error, StateError):
             log.exception("a defect of Stormkeeper in the election, which continues")
             return
-        # The session logs itself that the store is away.
         is_away = isinstance(error, StateUnavailableError)
         level = logging.WARNING if self._failures.should_log and not is_away else logging.DEBUG
         log.log(level, "election: %s failed: %s", type(instruction).__name__, error)
 
 
 def watched(queue: list[Lock], session_id: int) -> list[Lock]:
-    """Return the locks to watch: the session's first lock, and the lock before.
-
-    So changes further ahead or behind wake no Nimbus.
-    """
+    """Return the session's first lock and the lock before: changes elsewhere wake no Nimbus."""
     for at, lock in enumerate(queue):
         if lock.session_id == session_id:
             return queue[max(0, at - 1) : at + 1]

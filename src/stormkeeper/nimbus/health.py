@@ -1,9 +1,8 @@
 """Health of a topology beside the status: running, starting, waiting, stuck or crashing; pure.
 
-A worker's health is its supervisor's report until the worker runs, and then its newest heartbeat.
-A topology has the health of its worst worker. A long batch is shown, and counts as stuck after
-`Limits.batch_secs`, as it may still end. The silence of a running worker is shown after half of
-`Limits.beat_secs`.
+A worker's health is its supervisor's report until the worker runs, and then its newest heartbeat. A
+topology has the health of its worst worker. A long batch may still end: it is shown at once, and
+counts as stuck after `Limits.batch_secs`. Silence is shown after half of `Limits.beat_secs`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ STUCK: Final = "stuck"
 CRASHING: Final = "crashing"
 FAILED: Final = "failed"
 
-#: State of a worker whose queries have all ended.
 _DONE: Final = "completed"
 
 #: From good to bad.
@@ -90,9 +88,8 @@ def workers(
 ) -> dict[Slot, WorkerHealth]:
     """Return the health of a topology's workers that have not completed.
 
-    `beats` are None if no Pacemaker answered. `ended` are queries that have ended for good: a
-    worker is starting until all others run. With None, as for a script that names its queries
-    itself, it is starting until one query runs.
+    `beats` are None if no Pacemaker answered. `ended` are queries that ended for good: a worker is
+    starting until all others run; with None, as for scripts, until one query runs.
     """
     found = {}
     for launch in (assignment.launches if assignment is not None else None) or ():
@@ -126,7 +123,7 @@ def of_topology(
 ) -> TopologyHealth | None:
     """Return a topology's health; None while killed or rebalanced, or after completion.
 
-    `sched_status` may be unknown; `hosts` are host names by supervisor id.
+    `sched_status` None is unknown; `hosts` are host names by supervisor id.
     """
     is_to_run = status in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)
     if not is_to_run or sched_status == _COMPLETED:
@@ -173,12 +170,10 @@ def with_error(health: TopologyHealth, error: str) -> TopologyHealth:
 
 
 def shortened(line: str) -> str:
-    """Return the beginning of an error's line."""
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def ago(secs: float) -> str:
-    """Return a duration in the largest unit."""
     for unit, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if secs >= 2 * unit:
             return f"{secs / unit:.0f} {name}"
@@ -298,7 +293,6 @@ def _aged(query: QueryActivity, age_secs: float) -> QueryActivity:
 
 
 def counts(healths: Iterable[TopologyHealth | None]) -> dict[str, int]:
-    """Return the number of topologies in each state."""
     found = dict.fromkeys(STATES, 0)
     for health in healths:
         if health is not None:

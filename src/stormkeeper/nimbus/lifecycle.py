@@ -1,11 +1,11 @@
 """A topology's life: the commands that each status takes, the base after each, and conf changes.
 
 The table is Storm's, with two differences. The base has the deadline of a kill or a rebalance, so
-that any later leader finishes it. And a second kill can only shorten the wait, or have the
-checkpoints removed as well.
+that any later leader finishes it. A second kill can only shorten the wait, or have the checkpoints
+removed as well.
 
-A rebalance first writes new conf values into the base, then saves them in the conf, and records
-that in the base; only then is it carried out. So the next leader can finish a rebalance.
+A rebalance writes new conf values into the base, then into the conf, and records that in the base
+before it is carried out: so the next leader can finish it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _Step = Callable[[StormBase, Command], StormBase | None]
 
 
 def after(storm_id: str, base: StormBase, command: Command) -> StormBase | None:
-    """Return a topology's base after a command, if any is left; raises `StatusError`."""
+    """Return a topology's base after a command; None: removed. Raises `StatusError`."""
     step = _TABLE[base.status].get(command.event)
     if step is None:
         raise StatusError(
@@ -85,7 +85,7 @@ def is_purged(base: StormBase) -> bool:
 
 
 def unsaved_conf(base: StormBase) -> str | None:
-    """Return a rebalance's conf changes that are not saved yet, as JSON; None: none."""
+    """Return a rebalance's unsaved conf changes, as JSON; None: none."""
     asked = base.topology_action_options
     options = asked.rebalance_options if asked is not None else None
     if options is None or base.status is not TopologyStatus.REBALANCING:
@@ -94,7 +94,6 @@ def unsaved_conf(base: StormBase) -> str | None:
 
 
 def conf_saved(base: StormBase) -> StormBase:
-    """Return the base after saving the conf changes."""
     asked = base.topology_action_options
     if unsaved_conf(base) is None or asked is None or asked.rebalance_options is None:
         return base  # it is being killed by now, or another Nimbus was quicker
@@ -105,7 +104,7 @@ def conf_saved(base: StormBase) -> StormBase:
 
 
 def conf_refused(base: StormBase) -> StormBase:
-    """Return the base after the conf changes were refused: the rebalance is cancelled."""
+    """Return the base after the conf changes were refused: without the rebalance."""
     if unsaved_conf(base) is None:
         return base
     changed = copy.copy(base)
@@ -178,7 +177,7 @@ def _deadline_ms(command: Command) -> int:
 #: Deadlines that come after another command are ignored.
 _LATE: Final[Mapping[Event, _Step]] = {Event.DO_REBALANCE: _stays, Event.REMOVE: _stays}
 
-#: Steps by status and event; a missing event is an error.
+#: A missing event is an error.
 _TABLE: Final[Mapping[TopologyStatus, Mapping[Event, _Step]]] = {
     TopologyStatus.ACTIVE: {
         **_LATE,

@@ -74,16 +74,16 @@ _POLL_SECS: Final = 0.2
 
 _LOOK_SECS: Final = 3600.0
 
-#: Time for calls in progress and for clients to read the answers at the end, in seconds.
+#: Seconds at the end for calls in progress, and for clients to read the answers.
 DRAIN_SECS: Final = 5.0
 
 
 def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
     """Run a Nimbus until SIGTERM or SIGINT; raises `ConfigError`.
 
-    Prints ``nimbus listening on HOST:PORT`` once clients are answered. Returns 0 after a signal:
-    first another Nimbus takes the lead, then calls in progress are answered. Returns 1 if the
-    Nimbus cannot start. `may_take_over` permits leading topologies that a Java Nimbus has led.
+    Prints ``nimbus listening on HOST:PORT`` once clients are answered. Returns 0 after a signal,
+    when another Nimbus has the lead and calls in progress are answered; 1 if the Nimbus cannot
+    start. `may_take_over` permits leading topologies that a Java Nimbus has led.
     """
     configure_logging()
     die_with_parent()
@@ -282,7 +282,6 @@ def _listener(conf: Conf) -> socket.socket:
 
 @contextlib.contextmanager
 def _observed(conf: Conf, served: Pages) -> Iterator[None]:
-    """Serve metrics and health during the block if ``nimbus.metrics.port`` is set."""
     port = conf["nimbus.metrics.port"]
     if port is None:
         yield

@@ -1,9 +1,8 @@
 """A Nimbus as a candidate: conditions of leading, the begin and end of leading, and its disk.
 
-The conditions are complete code, a writable disk, and topologies of our own. A topology is Java's
-if its ``StormBase`` has no ``leader_epoch``: our leaders write that field (1000) into every record,
-and Storm's drop it. A Nimbus whose disk takes no files says so in its record in ZooKeeper, so other
-Nimbuses know whether a Nimbus that can write is in the queue.
+The conditions are complete code, a writable disk, and no topologies of a Java Nimbus: our leaders
+write ``leader_epoch`` (field 1000) into every ``StormBase``, and Storm's drop it. A Nimbus's record
+in ZooKeeper has the fault of its disk: so others know whether a Nimbus in the queue can write.
 """
 
 import logging
@@ -29,11 +28,11 @@ log = logging.getLogger(__name__)
 #: Longest fetch of code in seconds; slow peers are given up long before.
 FETCH_SECS: Final = 600.0
 
-#: Seconds between two probes of the disk, and probes per probe that writes.
+#: Seconds between two probes of the disk; every fifth probe writes.
 LOOK_SECS: Final = 1.0
 LOOKS_PER_WRITE: Final = 5
 
-#: How long a probe may take before the disk counts as failing, in seconds.
+#: Seconds after which an unfinished probe means a failing disk.
 HANG_SECS: Final = 20.0
 
 
@@ -42,12 +41,12 @@ class Candidate:
 
     `code` must be started; closing it ends a fetch. `elected` gets the leader's writes when this
     Nimbus begins to lead, and again, with the same epoch, after an interruption that the session
-    survives; if it raises, the lock is given back. `deposed` is called when the Nimbus stops
-    leading or loses the connection; then the writes are disconnected. Both are called alternately,
-    on one thread, and may block: meanwhile other Nimbuses wait at most half a minute.
+    survives; if it raises, the lock is given back. `deposed` is called at the end of leading, or of
+    the connection; then the writes are disconnected. Both are called alternately, on one thread,
+    and may block: other Nimbuses wait at most half a minute.
 
     Without `nimbus` the disk is not checked. `disk_fault` returns why the disk takes no files.
-    `may_take_over` permits leading topologies that a Java Nimbus has led (`--take-over`).
+    `may_take_over` permits leading topologies of a Java Nimbus (`--take-over`).
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class Candidate:
         self._logged: tuple[election.Checked, Mapping[str, Missing]] = (election.Checked(), {})
 
     def carry_out(self, instruction: election.NimbusInstruction) -> election.NimbusAnswer:
-        """Carry out an instruction; returns the answer."""
         match instruction:
             case election.Check():
                 return self._check()
@@ -92,7 +90,7 @@ class Candidate:
         self._storm.state.sync_path(paths.STORMS)
         foreign = frozenset() if self._may_take_over else foreign_to(self._storm.storm_bases())
         missing = self._code.missing()
-        # Lost code waits for its holder, and the election does not wait for that.
+        # Lost code waits for its holder; the election does not.
         lacking = (each for each, what in missing.items() if len(what.lost) < len(what.keys))
         found = election.Checked(frozenset(lacking), foreign, self._yields())
         self._log_findings(found, {each: what for each, what in missing.items() if what.lost})
@@ -213,7 +211,7 @@ class DiskWatch:
 
     `find_fault` (whether to write, whether the last probe found a fault) returns why the disk takes
     no files, and may hang. `on_fault` gets a fault after the first probe and each write, and None
-    once it is over; if `on_fault` raises `StateError`, again after the next probe.
+    after its end; if `on_fault` raises `StateError`, again after the next probe.
     """
 
     def __init__(
@@ -227,7 +225,7 @@ class DiskWatch:
         self._find_fault = find_fault
         self._on_fault = on_fault
         self._hang_secs = hang_secs
-        #: Why the disk takes no files, in one line.
+        #: In one line.
         self.fault: str | None = None
         self._is_reported = True
         self._looks = 0
@@ -237,7 +235,6 @@ class DiskWatch:
         )
 
     def start(self) -> None:
-        """Probe the disk once, then at intervals in the thread."""
         self.look()
         self._thread.start()
 
@@ -246,7 +243,6 @@ class DiskWatch:
         self._thread.close(0.0)
 
     def look(self) -> None:
-        """Probe the disk once, and report the result."""
         is_write = self._looks % LOOKS_PER_WRITE == 0
         self._looks += 1
         if self.fault is not None and not is_write:

@@ -1,9 +1,8 @@
 """A leader's round, pure: from the cluster as read, and the memory, to actions.
 
-The memory has what no record has: since when this Nimbus watches each worker, deadlines on its own
-clock, claims that may have been given, and texts. A deadline is written on the clock of the Nimbus
-that led then, and clocks differ: so a leader computes the remaining time once, between zero and the
-requested wait, and counts down on its own clock.
+The memory has what records lack: since when this Nimbus watches each worker, deadlines on its own
+clock, claims that may have been given, and texts. Another Nimbus's clock may have set a deadline: a
+leader computes the remaining time once, at most the requested wait, and then uses its own clock.
 """
 
 from __future__ import annotations
@@ -51,16 +50,14 @@ class Timeouts:
     launch: float
     #: Ages at which a worker is late and dead.
     limits: LivenessLimits
-    #: How long leftovers of a removed topology stay.
+    #: How long a removed topology's leftovers and checkpoints (None: for ever) stay.
     kept: float
-    #: How long checkpoints of a removed topology stay; None: for ever.
     checkpoints: float | None = None
     #: How long a supervisor must be missing to count as lost.
     supervisor: float = 60.0
 
     @classmethod
     def from_conf(cls, conf: Conf) -> Self:
-        """Read the configuration."""
         timeout = float(conf["nimbus.task.timeout.secs"])
         late = min(_BEATS * float(conf["task.heartbeat.frequency.secs"]), timeout)
         return cls(
@@ -136,7 +133,7 @@ class RoundMemory:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The result of a round; the next round is due at `next_round_at` at the latest."""
+    """The result of a round, and when the next is due at the latest."""
 
     actions: tuple[Action, ...]
     memory: RoundMemory
@@ -255,7 +252,7 @@ def _texts(
 
 
 def _next_round_at(memory: RoundMemory, now: float, timeouts: Timeouts) -> float:
-    """Return when something is due by itself, or the period is over."""
+    """Return the next deadline or timeout, at most a period ahead."""
     watch = memory.watch
     ends = [row.last_seen + timeouts.limits.timeout_secs for row in watch.rows]
     ends += [max(since) + timeouts.launch for since in watch.since.values()]

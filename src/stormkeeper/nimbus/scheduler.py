@@ -1,9 +1,9 @@
 """The leader's scheduling thread: reads the cluster, decides by `round`, and writes the actions.
 
-A round starts on a watch (a topology, an assignment or a supervisor comes or goes, or a supervisor
+A round starts on a watch (a topology, assignment or supervisor comes or goes, or a supervisor
 reports a stopped worker), after a command, and by time. Every write is fenced. After a write with
-unknown outcome the next round reads behind a sync. No claim is given twice: the counter is kept
-before the first write, for the whole epoch.
+unknown outcome the next round syncs first. No claim is given twice: the counter is kept before the
+first write.
 """
 
 from __future__ import annotations
@@ -48,20 +48,18 @@ log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
-#: How long `end` waits for a round in progress, and a call for a leadership that is about to begin,
-#: in seconds.
+#: Longest waits in seconds: of `end` for a round, and of a call for a leadership about to begin.
 _END_SECS: Final = 5.0
 _BEGIN_SECS: Final = 5.0
 
-#: Pause between a change and its round, in seconds: a caller writes several changes at once.
+#: Pause in seconds between a change and its round: a caller writes several changes at once.
 _SETTLE_SECS: Final = 0.02
 
 
 class Scheduler:
     """Schedules while this Nimbus leads. `begin` and `end` alternate on a single thread.
 
-    `clock` returns seconds since 1970 and never jumps. `on_removed` gets each removed topology's id
-    and owner.
+    `clock` returns seconds since 1970 and never jumps. `on_removed` gets a topology's id and owner.
     """
 
     def __init__(
@@ -89,12 +87,11 @@ class Scheduler:
         self._memory = RoundMemory()
         self._needs_sync = True
         self._needs_values = False
-        #: Nimbuses of Storm's own that the log has warned of.
+        #: Storm's own Nimbuses that the log has warned of.
         self._java: set[str] = set()
         self._rounds: _Rounds | None = None
 
     def begin(self, leader: LeaderClusterState) -> None:
-        """Start to schedule; returns at once."""
         if leader.fence.epoch != self._epoch:
             self._epoch = leader.fence.epoch
             self._memory = RoundMemory()
@@ -103,7 +100,7 @@ class Scheduler:
         self._rounds.thread.start()
 
     def end(self) -> None:
-        """Stop scheduling; waits for a write in progress."""
+        """Stop scheduling; waits a few seconds for a write in progress."""
         rounds, self._rounds = self._rounds, None
         if rounds is not None and not rounds.thread.close(_END_SECS):
             log.warning(
@@ -112,7 +109,7 @@ class Scheduler:
             )
 
     def wake(self) -> None:
-        """Start a round at once if this Nimbus leads; returns at once."""
+        """Start a round at once, if this Nimbus leads; returns at once."""
         rounds = self._rounds
         if rounds is not None:
             rounds.thread.wake()
@@ -158,7 +155,7 @@ class Scheduler:
             default_wait_secs={storm_id: each.wait_secs for storm_id, each in known.items()},
         )
         rounds.check()
-        # The claims count as given even if a write fails; the texts hold only after the writes.
+        # Claims count as given even if a write fails; texts hold only after the writes.
         self._memory = replace(decision.memory, texts=self._memory.texts)
         for action in decision.actions:
             rounds.check()
@@ -282,7 +279,6 @@ class _Rounds:
             raise NotLeaderError("this leadership ended, and its round with it")
 
     def watch_lists(self) -> None:
-        """Watch the lists of topologies, assignments and supervisors unless watched already."""
         self._watch(paths.STORMS, self.leader.active_storms)
         self._watch(paths.ASSIGNMENTS, self.leader.assignments)
         self._watch(paths.SUPERVISORS, self.leader.supervisors)
@@ -377,16 +373,15 @@ def _launches_text(launches: Iterable[Launch], hosts: Mapping[str, str]) -> str:
 class Leadership:
     """The leader's tools for a service call."""
 
-    #: Fenced writes: ZooKeeper refuses them once this Nimbus no longer leads.
+    #: ZooKeeper refuses its writes once this Nimbus no longer leads.
     leader: LeaderClusterState
-    #: Starts a round of scheduling at once; without a call a watch or the period does.
     wake: Callable[[], None]
 
 
 class LeaderDuties:
     """Starts and stops the scheduler and the cleaner as this Nimbus gains and loses leadership.
 
-    The election calls `begin` and `end` alternately on one thread; the rest is safe for any thread.
+    The election calls `begin` and `end` alternately on one thread; the rest is thread-safe.
     """
 
     def __init__(
@@ -400,15 +395,15 @@ class LeaderDuties:
 
     @property
     def leader(self) -> LeaderClusterState | None:
-        """The leader's writes; None while this Nimbus does not lead."""
+        """None while this Nimbus does not lead."""
         current = self._current
         return None if current is None else current.leader
 
     def current(self, is_next: Callable[[], bool] = lambda: False) -> Leadership:
         """Return the current leadership; raises `NotLeaderError` if this Nimbus does not lead.
 
-        `is_next` returns whether other Nimbuses already name this one as the leader: then the call
-        waits a few seconds for the leadership to begin.
+        If `is_next` says that other Nimbuses already name this one as leader, the call waits a few
+        seconds for the leadership.
         """
         if self._current is None and is_next():
             with self._has_begun:
@@ -419,7 +414,6 @@ class LeaderDuties:
         return current
 
     def begin(self, leader: LeaderClusterState) -> None:
-        """Start to lead; returns at once."""
         self._status.record_leadership(leader.fence.epoch)
         self._scheduler.begin(leader)
         self._cleaner.begin(leader)

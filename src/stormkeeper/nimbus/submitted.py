@@ -1,6 +1,6 @@
 """Topologies as submitted, read from the blobs of their code; no user code runs.
 
-The number of tasks of a component is in its ``json_conf`` as ``topology.tasks``, as in Storm.
+As in Storm, a component's ``json_conf`` has its number of tasks as ``topology.tasks``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stormkeeper.topology.package.manifest import DESCRIPTION
 
 TASKS: Final = "topology.tasks"
 
-#: Most tasks of a topology: lists of tasks must fit into memory.
+#: Lists of tasks must fit into memory.
 MOST_TASKS: Final = 100_000
 
 #: Largest decompressed topology or conf, in bytes.
@@ -64,7 +64,6 @@ class Submitted:
 
     @cached_property
     def executors(self) -> tuple[ExecutorDescription, ...]:
-        """The executors of the queries; a script is a single executor."""
         if self.description is None:
             return ()
         if self.description.kind == "script":
@@ -79,7 +78,6 @@ class Submitted:
 
     @cached_property
     def components(self) -> Mapping[str, DeclaredComponent]:
-        """The components by id."""
         executors, tasks = Counter[str](), Counter[str]()
         for executor in self.executors:
             executors[executor.component] += 1
@@ -97,7 +95,6 @@ class Submitted:
 
     @cached_property
     def tasks(self) -> Mapping[int, str]:
-        """The component of each task."""
         counts = {id_: component.num_tasks for id_, component in self.components.items()}
         return MappingProxyType(components_of_tasks(counts))
 
@@ -117,7 +114,7 @@ class SubmittedCode:
         return found if len(found) == len(records) else None
 
     def get(self, storm_id: str) -> Submitted | None:
-        """Return a submitted topology, if complete here; raises `CodeError` if damaged."""
+        """Return a topology; None if incomplete here. Raises `CodeError` if damaged."""
         blobs, state = keys.of_topology(storm_id), self.version(storm_id)
         if state is None:
             return None
@@ -174,18 +171,16 @@ class _Read(NamedTuple):
 
 
 def commons(topology: StormTopology) -> dict[str, ComponentCommon]:
-    """Return the common part of all spouts and bolts, by id."""
     parts = (topology.spouts, topology.bolts, topology.state_spouts)
     return {id_: part.common for group in parts for id_, part in group.items()}
 
 
 def encode_conf(conf: Mapping[str, Any]) -> bytes:
-    """Return a saved configuration in Storm's form: JSON with gzip."""
     return gzip.compress(json.dumps(conf, sort_keys=True).encode(), mtime=0)
 
 
 def decode_conf(data: bytes) -> dict[str, Any]:
-    """Read a configuration that `encode_conf` or Storm has written; raises `SerializationError`."""
+    """Read a configuration of `encode_conf` or Storm; raises `SerializationError`."""
     try:
         conf = json.loads(decompress(data, _LARGEST))
     except (ValueError, RecursionError) as error:
@@ -196,7 +191,7 @@ def decode_conf(data: bytes) -> dict[str, Any]:
 
 
 def topology_value(key: str, own: Mapping[str, Any]) -> Any:
-    """Return a value of a saved configuration, converted by the key's type, or `ConfigError`."""
+    """Return a saved configuration's value as its key's type; raises `ConfigError`."""
     try:
         return SCHEMA[key].convert(own[key])
     except ConfigError as error:
@@ -218,7 +213,7 @@ _WAIT: Final = "topology.message.timeout.secs"
 
 @dataclass(frozen=True, slots=True)
 class CachedTopology:
-    """What scheduling needs of a topology's package and conf."""
+    """The facts of a topology's package and conf for scheduling."""
 
     #: The fields that come from package, conf, and nodes of the queries.
     facts: Topology
@@ -243,7 +238,7 @@ class TopologyCache:
     def topologies(
         self, snapshot: ClusterSnapshot, texts: Mapping[str, str]
     ) -> dict[str, CachedTopology]:
-        """Return the topologies of a snapshot whose code is on this Nimbus, with these texts."""
+        """Return the snapshot's topologies whose code is on this Nimbus."""
         for gone in self._cached.keys() - snapshot.bases.keys():
             del self._cached[gone]
         found = {}
@@ -276,9 +271,9 @@ class TopologyCache:
 
 
 def cached_topology(submitted: Submitted, conf: Conf) -> CachedTopology:
-    """Return the facts about a submitted topology, with defaults from the cluster's conf.
+    """Return a topology's facts, with defaults from the cluster's conf.
 
-    A value in the topology's conf may be invalid (`ConfigError`): its blob can be overwritten.
+    Raises `ConfigError` for an invalid value in the topology's conf: its blob can be overwritten.
     """
     own = submitted.conf
 

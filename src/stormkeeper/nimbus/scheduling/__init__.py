@@ -1,6 +1,6 @@
 """Decides which worker runs which query on which machine, without I/O: `planning.plan`.
 
-A rule such as "these two queries are never on one machine" needs a field of `cluster.Topology`,
-read in `nimbus.submitted`; `workers`, `placement`, `planning._release` and `planning.status_text`
-must obey the rule. Tests: `test_planning`, `test_planning_properties`, `test_placement`.
+A new rule ("these two queries are never on one machine") needs a field of `cluster.Topology`, read
+in `nimbus.submitted`. `workers`, `placement`, `planning._release` and `planning.status_text` must
+obey the rule.
 """

@@ -1,11 +1,9 @@
 """The scheduler's values, an immutable snapshot of the cluster, and their conversion of records.
 
-Times are seconds since 1970 on the clock of the planning Nimbus. A machine is a supervisor; several
-supervisors may share a host.
-
-Storm's own fields of an `Assignment` are for Storm's tools. Our supervisors read ``launches``,
-which also has each worker's queries and claim. A record that exists but cannot be read counts as
-present: nothing is moved, removed or stopped for it, and its slots are not free.
+Times are seconds since 1970 on the planning Nimbus's clock. A machine is a supervisor; several may
+share a host. Storm's fields of an `Assignment` are for Storm's tools; our supervisors read
+``launches``. An unreadable record counts as present: nothing is moved, removed or stopped for it,
+and its slots are not free.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from stormkeeper.topology.plan import Claim
 
 @dataclass(frozen=True, slots=True, order=True)
 class Crashes:
-    """Crashes of the same work in a row: how many, since when, and the last error."""
+    """Crashes of the same work in a row."""
 
     count: int
     since_secs: int
@@ -75,19 +73,19 @@ class Launch:
     queries: tuple[str, ...]
     started_at: int = 0
     memory_mb: float = 0
-    #: Whether it should stop, or has stopped. Its slot stays reserved for its topology until its
-    #: queries have another one, and names the machine of a checkpoint that is not shared.
+    #: Whether it should stop, or has stopped. Its slot stays reserved until its queries have
+    #: another, and names the machine of an unshared checkpoint.
     is_released: bool = False
     #: Crash series of its queries before this launch, in any slot.
     crashes: Crashes | None = None
-    #: Whether all launches of these queries so far write ``<query>-claimed`` before they take the
+    #: Whether all launches of its queries so far write ``<query>-claimed`` before they take the
     #: checkpoint.
     tells_claims: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """A known topology."""
+    """A topology as read."""
 
     id: str
     status: TopologyStatus = TopologyStatus.ACTIVE
@@ -98,7 +96,7 @@ class Topology:
     launched_at: float = 0
     #: Whether every machine reaches its checkpoints. Else a query stays on its first machine.
     is_shared: bool = False
-    #: By query, the supervisor id of the machine that has its checkpoint.
+    #: By query, the machine (supervisor id) that has the checkpoint.
     homes: Mapping[str, str] = field(default_factory=dict)
     #: Host names by supervisor id, also of supervisors that are gone.
     hosts: Mapping[str, str] = field(default_factory=dict)
@@ -106,11 +104,11 @@ class Topology:
     ended: frozenset[str] = frozenset()
     #: Queries whose checkpoint a launch has claimed.
     claimed: frozenset[str] = frozenset()
-    #: Launches that were released before `claimed` was read: these can claim nothing more.
+    #: Launches released before `claimed` was read: they can claim nothing more.
     released: frozenset[Claim] = frozenset()
-    #: Its workers as the assignment has them, the released ones too.
+    #: Also released ones.
     launches: tuple[Launch, ...] = ()
-    #: When its kill or rebalance is due; None: none is pending, or its conf is not saved yet.
+    #: When a kill or rebalance is due; None: none is pending, or its conf is not saved yet.
     due_at: float | None = None
     #: Status after a pending rebalance; None: ACTIVE.
     previous: TopologyStatus | None = None
@@ -122,7 +120,6 @@ class Topology:
     text: str = ""
 
     def is_due(self, now: float) -> bool:
-        """Return whether a pending kill or rebalance is due."""
         return self.due_at is not None and self.due_at <= now
 
     def is_unclaimed(self, launch: Launch) -> bool:
@@ -140,7 +137,7 @@ class Cluster:
 
     now: float
     epoch: int
-    #: The least counter that no claim of the epoch has used.
+    #: The least unused counter of the epoch's claims.
     next_counter: int
     supervisors: Mapping[str, Supervisor]
     topologies: Mapping[str, Topology]
@@ -149,7 +146,7 @@ class Cluster:
     #: Ids with an assignment and without a topology.
     strays: frozenset[str] = frozenset()
     #: ``nimbus.task.launch.secs``: a worker's time until its first heartbeat, and a supervisor's
-    #: time after its own start to start its workers.
+    #: after its own start to start workers.
     launch_secs: float = 120
 
 
@@ -160,7 +157,7 @@ _MEMORY: Final = ("memory.mb", "supervisor.memory.capacity.mb")
 def supervisor_from_record(
     id_: str, info: SupervisorInfo, *, refuses: str | None = None
 ) -> Supervisor:
-    """Return a supervisor; `refuses` overrides the record's own reason to take no new work."""
+    """Return a supervisor; `refuses` overrides the record's reason to take no new work."""
     resources = info.resources_map or {}
     is_ours = runs_packages(info)
     return Supervisor(
@@ -203,9 +200,9 @@ def topology_from_records(
     facts: Topology,
     due_at: float | None = None,
 ) -> Topology:
-    """Return a topology with fields of records; blocked if its assignment names no queries.
+    """Return a topology; blocked if its assignment names no queries.
 
-    `facts` has the fields that come from elsewhere: package, conf, and nodes of the queries.
+    `facts` has the fields of package, conf, and nodes of the queries.
     """
     options = base.topology_action_options
     rebalance = None if options is None else options.rebalance_options
@@ -235,7 +232,6 @@ def topology_from_records(
 
 
 def launches_from_record(assignment: Assignment) -> tuple[Launch, ...]:
-    """Return the workers of an assignment."""
     if assignment.launches is None:
         # Storm's Nimbus only names slots, which such workers keep in use.
         return tuple(
@@ -308,12 +304,11 @@ def _slots(assignment: Assignment) -> set[Slot]:
     return {Slot(where.node, port) for where in named for port in where.port}
 
 
-#: Facts of a topology without code.
 _NO_FACTS: Final = Topology(id="", queries=(), blocked="its code is not here, and says what to run")
 
 
 def all_launches(snapshot: ClusterSnapshot) -> Iterator[tuple[str, Launch]]:
-    """Yield all workers that a leader of Stormkeeper has launched, with their topologies' ids."""
+    """Yield Stormkeeper's workers with their topologies' ids."""
     for storm_id, assignment in snapshot.assignments.items():
         if assignment.launches is not None:
             for launch in launches_from_record(assignment):
@@ -332,10 +327,9 @@ def cluster_from_snapshot(
     next_counter: int,
     launch_secs: float,
 ) -> Cluster:
-    """Return the input of a plan.
+    """Return a plan's input; a topology without facts is blocked.
 
-    A topology without facts is blocked. `due` is when kills and rebalances are due, by topology id;
-    `refusals` are reasons of supervisors to take no new work.
+    `due` is when kills and rebalances are due; `refusals` are supervisors' reasons to take no work.
     """
     topologies = {
         storm_id: topology_from_records(

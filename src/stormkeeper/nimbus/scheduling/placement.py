@@ -1,16 +1,15 @@
 """Placement: free slots and memory of the supervisors, and the order of topologies.
 
-Slots come from the supervisor with the fewest workers of the topology, then from the least used
-supervisor, by its share of slots or memory, whichever is greater; then by name.
+A slot comes from the supervisor with the fewest workers of the topology, then the least used by its
+share of slots or memory (the greater counts), then by name.
 
 1. A topology whose workers were stopped for a rebalance first gets as many slots as it had.
-2. Then slots go round: every topology with unplaced queries gets one slot before any gets a second.
-   Among equals, topologies whose queries are all bound to machines come first, then those with
-   fewer slots, then those submitted earlier.
+2. Then every topology with unplaced queries gets one slot before any gets a second: first
+   topologies with only bound queries, then those with fewer slots, then the earlier submission.
 
-One slot is enough for all queries that may run anywhere; queries bound to machines need one slot on
-each. If small workers take the memory that a large worker needs, a second attempt packs tightly,
-the largest first, and wins if it leaves fewer queries unplaced.
+All queries that may run anywhere fit into one slot; queries bound to machines need a slot on each.
+If small workers take the memory that a large worker needs, a second attempt packs tightly, the
+largest first, and wins if it leaves fewer queries unplaced.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Capacity:
     """Free slots and memory of all supervisors.
 
     `held` are workers whose slots and memory are in use, also on lost supervisors. With `is_tight`
-    the most used supervisor is filled first, so that more may fit, instead of evenly.
+    the most used supervisor is filled first, so that more may fit.
     """
 
     def __init__(
@@ -62,12 +61,11 @@ class Capacity:
             if free:
                 self._queue.append((self._rank(id_), id_))
         heapq.heapify(self._queue)
-        #: No supervisor has capacity for a worker that may use so much.
+        #: No supervisor has room for a worker of this memory.
         self._too_much_mb = inf
 
     @property
     def slots(self) -> int:
-        """Number of free slots."""
         return sum(map(len, self._ports.values()))
 
     @property
@@ -77,15 +75,12 @@ class Capacity:
         return max(0.0, max(free, default=0.0))
 
     def slots_of(self, node: str) -> int:
-        """Return the number of a supervisor's free slots."""
         return len(self._ports.get(node, ()))
 
     def memory_of(self, node: str) -> float:
-        """Return a supervisor's free memory in MB."""
         return max(0.0, self._memory_mb.get(node, 0.0))
 
     def free(self, launches: Iterable[Launch]) -> None:
-        """Free the slots and memory of these workers."""
         for launch in launches:
             node, port = launch.slot
             one = self._supervisors.get(node)
@@ -176,7 +171,6 @@ class Placement:
 
     @property
     def slot_count(self) -> int:
-        """Number of slots that the topology got."""
         return sum(map(len, self.slots.values()))
 
     @property
@@ -235,9 +229,9 @@ def place(
     supervisors: Mapping[str, Supervisor],
     held: Sequence[Launch],
 ) -> tuple[list[Placement], Capacity]:
-    """Give slots to the topologies that need some; returns the placements and the capacity left.
+    """Give slots to topologies; returns the placements and the capacity left.
 
-    `held` are workers whose slots are not free, among them the vacated ones.
+    `held` are workers whose slots are not free, with the vacated ones.
     """
     found, capacity = _attempt(needy, supervisors, held, is_tight=False)
     if _may_be_packed_better(found):

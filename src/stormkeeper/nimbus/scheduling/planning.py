@@ -1,10 +1,9 @@
 """The plan: the leader's whole decision about the cluster as read, and the text of its reasons.
 
-Pure: the same cluster always gives the same plan, in whatever order it was read. Actions state the
-desired result, so they are idempotent: once all are done, a plan of the same moment is empty.
+Pure: the same cluster, read in any order, gives the same plan. Actions state the desired result, so
+they are idempotent: once all are done, a plan of the same moment is empty.
 
-The text of a topology's ``sched_status`` does not change by time alone, and is Storm's where Storm
-has one.
+A topology's ``sched_status`` does not change by time alone, and has Storm's text if Storm has one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from stormkeeper.topology.plan import Claim
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove a topology, or leftovers of a topology."""
+    """Remove a topology, or its leftovers."""
 
     storm_id: str
 
@@ -39,14 +38,14 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class FinishRebalance:
-    """Give a topology the status and settings after the rebalance (`Event.DO_REBALANCE`)."""
+    """End a rebalance: give the topology its status and settings (`Event.DO_REBALANCE`)."""
 
     storm_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetStatus:
-    """Set the text of a topology's ``sched_status``."""
+    """Set a topology's ``sched_status``."""
 
     storm_id: str
     text: str
@@ -56,10 +55,7 @@ Action = Remove | Assign | FinishRebalance | SetStatus
 
 
 def counter_after(actions: Iterable[Action], epoch: int, counter: int) -> int:
-    """Return the least counter that no claim of an epoch has used after these actions.
-
-    A leader remembers the counter: no claim is given twice, even after writes of unknown outcome.
-    """
+    """Return the least counter that no claim of an epoch has used after these actions."""
     claims = (
         launch.claim
         for action in actions
@@ -77,7 +73,7 @@ def plan(cluster: Cluster) -> tuple[Action, ...]:
 
     Removals come first, then each topology's actions, its text last. A due rebalance releases
     workers; the first plan that finds all of them stopped places their queries. No worker moves for
-    another topology. The time is linear in the changes, supervisors and topologies.
+    another topology. The time is linear in changes, supervisors and topologies.
     """
     removed = sorted(
         {
@@ -109,7 +105,6 @@ def plan(cluster: Cluster) -> tuple[Action, ...]:
 
 
 def in_order(launches: Iterable[Launch]) -> tuple[Launch, ...]:
-    """Return a topology's workers sorted by slot."""
     return tuple(sorted(launches, key=lambda launch: (launch.slot, launch.claim)))
 
 
@@ -221,8 +216,8 @@ def _changes(
     launches = settled.launches[was.id]
     assign: list[Action] = [Assign(was.id, launches)] if launches != in_order(was.launches) else []
     finish: list[Action] = [FinishRebalance(was.id)] if is_finished else []
-    # A crash in between leaves released workers with a due rebalance, or a finished rebalance with
-    # unplaced queries: the next plan continues from both.
+    # After a crash in between, the next plan continues from released workers with a due rebalance,
+    # or from a finished rebalance with unplaced queries.
     if any(launch.is_released for launch in launches):
         yield from (*assign, *finish)
     else:
@@ -259,12 +254,11 @@ _TEXTS: Final = {
     ),
 }
 
-#: Most workers to name; of more, the number is given.
+#: More workers are counted, not named.
 _NAMED: Final = 3
 
 
 def status_text(placed: Placement, capacity: Capacity, cluster: Cluster) -> str:
-    """Return the text of a topology that should run, after placement."""
     topology = placed.fates.topology
     if topology.blocked is not None:
         return f"Waits: {topology.blocked}"

@@ -1,25 +1,24 @@
 """A topology's workers: their liveness, by heartbeats, and their fate: stay, stop or be replaced.
 
 Liveness has the rules of `stormkeeper.heartbeats.liveness` and two more. All workers of a slot
-share a path, so a pulse from before a launch proves nothing about that launch, and a worker without
-a pulse of its own is judged only some time after its launch, and after this Nimbus began to watch.
+share a path, so a pulse from before a launch proves nothing about that launch; a worker without a
+pulse of its own is judged only some time after its launch, and after this Nimbus began to watch.
 And a machine with a Pacemaker and workers may die as a whole, so that no server can vouch for the
-silence. But living workers would have moved to another Pacemaker: silence on all answering servers
-is death once the supervisor is lost, too; until then this Nimbus alone may be cut off.
+silence. Living workers would have moved to another Pacemaker: silence on all answering servers is
+death once the supervisor is lost, too; until then this Nimbus alone may be cut off.
 
-- **A worker stays unless proven dead.** After a Pacemaker's restart, a change of leader or a
-  network partition pulses have yet to return.
+- **A worker stays unless proven dead**: pulses take time to return after a Pacemaker's restart, a
+  change of leader or a network partition.
 - **A worker stays if its supervisor reports it running**: the supervisor restarts a hanging worker.
-- **A dead worker leaves a living supervisor** only after the supervisor had time to restart it, and
+- **A dead worker leaves a living supervisor** only after the supervisor's time to restart it, and
   only for another machine with room.
 - **A query whose checkpoint is on one machine stays there**, however long that machine is gone.
-- **A checkpoint that no launch has claimed binds nothing.** A launch writes the node
-  ``<query>-claimed`` before it first takes the query's checkpoint, and only while it is not
-  released. So a dead worker without that node is released first; if there is still none then, its
-  queries may move.
-- **Storm's own supervisors run nothing of ours**, so their machines have no checkpoints.
-- **No query starts while a released worker of its topology may still run.** Either the supervisor
-  reports that worker stopped, or the supervisor is gone and the worker is proven dead.
+- **A checkpoint that no launch has claimed binds nothing.** An unreleased launch writes the node
+  ``<query>-claimed`` before it first takes the checkpoint. So a dead worker without that node is
+  released first; if there is still none then, its queries may move.
+- **Storm's own supervisors run nothing of ours**: their machines have no checkpoints.
+- **No query starts while a released worker of its topology may still run**: the supervisor must
+  report that worker stopped, or be gone, and the worker proven dead.
 - **A worker stays while one of its queries has not ended**: its queries are fixed.
 """
 
@@ -49,7 +48,6 @@ from stormkeeper.thrift.records import ClusterWorkerHeartbeat, TopologyStatus
 from stormkeeper.thrift.serialization import deserialize
 from stormkeeper.topology.plan import Claim
 
-#: Statuses in which a topology should run.
 TO_RUN: Final = (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)
 
 
@@ -62,7 +60,7 @@ class Reason(Enum):
     UNHEARD = auto()
     #: Dead, and its supervisor has yet to restart it.
     RESTARTING = auto()
-    #: Dead, and its queries can only run on its machine, which is gone.
+    #: Dead, and bound to its machine, which is gone.
     NO_MACHINE = auto()
     #: Dead, its machine is gone, and no other machine has room.
     NO_ROOM = auto()
@@ -76,7 +74,7 @@ class _Fate(Enum):
     IS_LOST = auto()
     #: Dead, and its supervisor fails to restart it.
     IS_STUCK = auto()
-    #: Dead, and its queries can move once it is released, if they claimed nothing until then.
+    #: Dead; its queries can move if they claimed nothing until its release.
     IS_RELEASABLE = auto()
 
 
@@ -87,16 +85,16 @@ class WorkerFates:
     topology: Topology
     supervisors: Mapping[str, Supervisor]
     kept: list[Launch] = field(default_factory=list)
-    #: Dead workers whose queries may run elsewhere. Without a new place they stay: if the machine
-    #: comes back, they run there again.
+    #: Dead workers whose queries may run elsewhere; without a new place they stay, and run again if
+    #: the machine comes back.
     lost: list[Launch] = field(default_factory=list)
-    #: Released workers that have stopped; their slots stay reserved until the topology has others.
+    #: Stopped after a release; their slots stay reserved until the topology has others.
     vacated: list[Launch] = field(default_factory=list)
     #: Kept workers that can be released if another machine has room.
     releasable: list[Launch] = field(default_factory=list)
     #: Queries to place, by the machine (supervisor id) that they need; None: any.
     needs: dict[str | None, list[str]] = field(default_factory=dict)
-    #: Supervisors that stuck workers' queries avoid, unless a query needs a machine.
+    #: Supervisors that stuck workers' queries avoid, unless bound.
     not_on: Collection[str] = frozenset()
     reasons: list[tuple[Reason, Launch]] = field(default_factory=list)
 
@@ -134,7 +132,6 @@ class WorkerFates:
 
 
 def worker_fates(topology: Topology, launches: Iterable[Launch], cluster: Cluster) -> WorkerFates:
-    """Return the fates of a topology's workers."""
     found = WorkerFates(topology, cluster.supervisors)
     if topology.blocked is not None or topology.status not in TO_RUN:
         found.kept.extend(launches)
@@ -236,7 +233,7 @@ class LivenessMemory:
     #: Of `liveness.step`, also forgotten ones.
     rows: tuple[WorkerLiveness, ...] = ()
     since: Mapping[Claim, Since] = field(default_factory=dict)
-    #: When supervisors of workers were first seen missing.
+    #: When missing supervisors of workers were first missed.
     lost_at: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -91,7 +91,6 @@ class BlobCalls(CallGroup):
             self._context.code.publisher.publish_settable(key, _written(meta))
 
     def beginBlobDownload(self, key: str, offset: int | None = None, /) -> BeginDownloadResult:
-        """Begin a download, from the first byte or from an offset."""
         try:
             begun = self._context.code.downloads.begin(key, offset or 0)
         except BlobNotFoundError as error:
@@ -112,7 +111,6 @@ class BlobCalls(CallGroup):
 
     def deleteBlob(self, key: str, /) -> None:
         self._record(key)
-        # This session's server may lag behind.
         self._context.storm.state.sync_path(paths.STORMS)
         for storm_id in self._context.storm.active_storms():
             if key in keys.of_topology(storm_id):
@@ -144,7 +142,6 @@ class BlobCalls(CallGroup):
         return ListBlobsResult(listed, session)
 
     def getBlobReplication(self, key: str, /) -> int:
-        """Return the number of live Nimbuses that have a blob."""
         self._record(key)
         return len({holder.nimbus for holder in self._context.storm.blobstore_info(key)})
 
@@ -154,7 +151,7 @@ class BlobCalls(CallGroup):
         raise CallerError("every Nimbus keeps a copy of every blob: start another Nimbus")
 
     def createStateInZookeeper(self, key: str, /) -> None:
-        """Check the key: the end of an upload has already written the state for Storm's clients."""
+        """Check the key only: the end of an upload writes the state for Storm's clients."""
         with client_errors(key):
             keys.check(key)
 

@@ -1,7 +1,7 @@
 """Calls that read the cluster: Nimbuses, supervisors, and a line for each topology.
 
-Any Nimbus answers them. Stormkeeper's own workers beat to Pacemakers, and supervisors watch their
-assignments: what Storm's supervisors report here is accepted and decides nothing.
+Any Nimbus answers. Reports of Storm's supervisors are accepted and decide nothing: Stormkeeper's
+workers beat to Pacemakers, and its supervisors watch their assignments.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from stormkeeper.thrift.nimbus import (
 )
 from stormkeeper.thrift.records import Assignment, NimbusSummary, SupervisorInfo
 
-#: How long a call waits for a lost connection to ZooKeeper, in seconds: less than a client waits.
+#: How long a call waits for a lost ZooKeeper, in seconds: less than a client waits.
 _RECONNECT_SECS: Final = 2.0
 _POLL_SECS: Final = 0.05
 
-#: How long a caller waits for a shared read, in seconds: longer than a read's own deadlines.
+#: Longest wait for a shared read, in seconds: longer than a read's own deadlines.
 _SHARED_READ_SECS: Final = 60.0
 
 _NO_VERSION: Final = "VERSION_NOT_PROVIDED"
@@ -67,8 +67,8 @@ Value = TypeVar("Value")
 class SharedRead(Generic[Value]):
     """A read that concurrent callers share. Safe for many threads.
 
-    A caller never gets a read that began before its call: calls during a read share the next one,
-    also its error. After `patience_secs` a caller reads by itself. The result must not be changed.
+    Calls during a read share the next one, also its error, so no read began before its call. After
+    `patience_secs` a caller reads by itself. The result must not be changed.
     """
 
     def __init__(
@@ -82,7 +82,6 @@ class SharedRead(Generic[Value]):
         self._outcome: Future[Value] = Future()
 
     def __call__(self) -> Value:
-        """Return the result of a read that begins after this call."""
         before = self._begun
         if not self._lock.acquire(timeout=self._patience_secs):
             return self._read()
@@ -146,7 +145,7 @@ class ClusterCalls(CallGroup):
         return [topology_summary(view) for view in self._views.read_all()]
 
     def count_health(self) -> dict[str, int]:
-        """Return the number of topologies in each state of health; not a method of Storm's."""
+        """Return the number of topologies by health; not a method of Storm's."""
         return health.counts(view.health for view in self._views.read_all())
 
     def getTopologySummaryByName(self, name: str, /) -> TopologySummary:
@@ -161,7 +160,7 @@ class ClusterCalls(CallGroup):
     def getTopologyHistory(self, user: str | None, /) -> TopologyHistoryInfo:
         """Return the ids of present and past topologies, of a user or of all users.
 
-        As in Storm, a Nimbus knows only those past topologies that it has removed itself.
+        As in Storm, a Nimbus knows only past topologies that it removed itself.
         """
         bases = self._context.storm.storm_bases()
         living = [id_ for id_, base in bases.items() if not user or base.owner == user]
@@ -200,7 +199,6 @@ class ClusterCalls(CallGroup):
         )
 
     def getNimbusConf(self) -> str:
-        """Return this Nimbus's configuration as JSON, without possible secrets."""
         return json.dumps(without_secrets(self._context.conf), sort_keys=True)
 
     def getSupervisorAssignments(self, node: str, /) -> SupervisorAssignments:
@@ -217,7 +215,7 @@ class ClusterCalls(CallGroup):
         self._base(heartbeat.storm_id)
 
     def processWorkerMetrics(self, metrics: WorkerMetrics, /) -> None:
-        """Accept and ignore a worker's metrics, as Storm's Nimbus does without a metrics store."""
+        """Accept and ignore metrics, as Storm's Nimbus does without a metrics store."""
 
     def _check_zookeeper(self) -> None:
         """Raise an error before the client gives up, if ZooKeeper is not reached."""
@@ -239,7 +237,6 @@ class ClusterCalls(CallGroup):
 
 
 def topology_summary(view: View) -> TopologySummary:
-    """Return a topology's line."""
     counts = assigned_counts(view.assignment)
     return TopologySummary(
         id=view.storm_id,
@@ -262,7 +259,6 @@ def topology_summary(view: View) -> TopologySummary:
 def supervisor_summary(
     supervisor_id: str, info: SupervisorInfo, *, used_workers: int, used_memory: float
 ) -> SupervisorSummary:
-    """Return a supervisor's line, given the number and memory of assigned slots."""
     is_ours = runs_packages(info)
     return SupervisorSummary(
         host=info.hostname,
@@ -295,7 +291,7 @@ def nimbus_summaries(
 
 
 def used_memory(assignments: Iterable[Assignment]) -> dict[str, float]:
-    """Return the memory of all workers, by supervisor id."""
+    """Return the workers' memory by supervisor id."""
     used: dict[str, float] = {}
     for assignment in assignments:
         for (node, _), memory in memory_of(assignment).items():
@@ -306,10 +302,7 @@ def used_memory(assignments: Iterable[Assignment]) -> dict[str, float]:
 def owner_summaries(
     topologies: Iterable[TopologySummary], owner: str | None
 ) -> list[OwnerResourceSummary]:
-    """Return the resources of each owner's topologies; of a single owner even without topologies.
-
-    No resources are guaranteed to any owner.
-    """
+    """Return the resources of topologies by owner; of `owner` even without topologies."""
     by_owner: dict[str, list[TopologySummary]] = {owner: []} if owner else {}
     for topology in topologies:
         if not owner or topology.owner == owner:

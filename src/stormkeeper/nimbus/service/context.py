@@ -1,4 +1,4 @@
-"""The parts of a Nimbus that the calls of its service use, and what all groups of calls share."""
+"""The parts of a Nimbus for the calls of its service, and the base of all groups of calls."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Submissions:
     """The topologies that are being submitted to this Nimbus. Safe for many threads.
 
     Their code arrives before they exist, so the blob clean-up must spare it. Half of the service's
-    `threads` stay free for other calls, as Nimbuses must fetch the copies that a submission needs.
+    `threads` stay free for other calls: Nimbuses fetch the copies that a submission needs.
     """
 
     def __init__(self, threads: int = 2 * MOST) -> None:
@@ -60,16 +60,13 @@ class Submissions:
         self._lock = threading.Lock()
         self._counter = itertools.count(1)
         self._ids: dict[str, str | None] = {}
-        #: Checkpoint folders from which submissions in progress continue.
         self._continued: set[str] = set()
 
     def ids(self) -> Collection[str]:
-        """Return the ids of the topologies that are being submitted."""
         with self._lock:
             return [storm_id for storm_id in self._ids.values() if storm_id is not None]
 
     def continued(self) -> Collection[str]:
-        """Return the checkpoint folders from which topologies are about to continue."""
         with self._lock:
             return set(self._continued)
 
@@ -97,9 +94,9 @@ class Submissions:
 
     @contextmanager
     def submitting(self, name: str) -> Iterator[None]:
-        """Reserve a topology name for a submission, unless too many are in progress.
+        """Reserve a topology name for a submission.
 
-        Raises ``AlreadyAliveException`` or `CallRefusedError`.
+        Raises ``AlreadyAliveException``, or `CallRefusedError` if too many are in progress.
         """
         with self._lock:
             if name in self._ids:
@@ -119,7 +116,7 @@ class Submissions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceContext:
-    """The parts of the process that the service uses; all are safe for many threads."""
+    """The parts of the process that the service uses; all are thread-safe."""
 
     conf: Conf
     storm: StormClusterState
@@ -173,7 +170,6 @@ class CallGroup:
         storm = self._context.storm
         for is_synced in (False, True):
             if is_synced:
-                # This session's server may lag behind the leader of the ensemble.
                 storm.state.sync_path(paths.STORMS)
             for storm_id, base in storm.storm_bases().items():
                 if base.name == name:
@@ -228,7 +224,7 @@ class CallGroup:
 
 
 class Handler:
-    """The service: the public methods of all groups of calls."""
+    """The service: the public methods of all groups."""
 
     def __init__(self, *groups: CallGroup) -> None:
         for group in groups:

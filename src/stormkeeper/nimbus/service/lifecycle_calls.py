@@ -1,8 +1,7 @@
 """Calls that change a topology: kill, activate, deactivate, rebalance, credentials, log levels.
 
 `stormkeeper.nimbus.lifecycle` decides on the base as read, and the write succeeds only if the base
-is still the same. A kill and a rebalance are stored with their deadline, so whichever Nimbus leads
-then carries them out.
+is unchanged. A kill or a rebalance is stored with its deadline, so any later leader carries it out.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ class LifecycleCalls(CallGroup):
             leadership.wake()
 
     def uploadNewCredentials(self, name: str, creds: Credentials, /) -> None:
-        """Merge credentials into a topology's, as Storm does: other names stay."""
+        """Merge credentials, as Storm does: other names stay."""
         leadership, storm_id, base = self._led_topology(name)
         if creds.topoOwner is not None and creds.topoOwner != base.owner:
             raise AuthorizationException(
@@ -137,7 +136,6 @@ class LifecycleCalls(CallGroup):
             leadership.leader.set_topology_log_config(storm_id, after, self._context.conf)
 
     def getLogConfig(self, storm_id: str, /) -> LogConfig:
-        """Return a topology's log levels, by id."""
         self._known(storm_id)
         found = self._context.storm.topology_log_config(storm_id)
         return LogConfig(None if found is None else found.named_logger_level)
@@ -197,7 +195,7 @@ class LifecycleCalls(CallGroup):
 
     def _command(self, leadership: Leadership, name: str, storm_id: str, command: Command) -> None:
         def changed(base: StormBase) -> StormBase:
-            # Only the deadline of a kill leaves no base, and that is not a command.
+            # Only the deadline of a kill, which is no command, leaves no base.
             return lifecycle.after(storm_id, base, command) or base
 
         try:
@@ -241,7 +239,7 @@ def _check_purge(name: str, base: StormBase) -> None:
 
 
 def log_levels(before: LogConfig | None, asked: LogConfig, *, now: float) -> LogConfig:
-    """Return a topology's log levels after a change, as in Storm's Nimbus; raises `CallerError`."""
+    """Return changed log levels, as in Storm's Nimbus; raises `CallerError`."""
     levels: dict[str, LogLevel] = {}
     known = None if before is None else before.named_logger_level
     for name, level in (known or {}).items():

@@ -1,7 +1,7 @@
 """Calls that read a topology: executors and errors, conf, and the pages of Storm's UI.
 
-Any Nimbus answers them. `stormkeeper.statistics.aggregates` computes the figures; this module adds
-names and errors.
+Any Nimbus answers. `stormkeeper.statistics.aggregates` computes the figures; this module adds names
+and errors.
 """
 
 from __future__ import annotations
@@ -98,10 +98,7 @@ class PageCalls(CallGroup):
             raise CallerError(str(error)) from error
 
     def getTopologyConf(self, storm_id: str, /) -> str:
-        """Return a topology's saved configuration as JSON.
-
-        Storm's Nimbus saves the cluster's secrets with the conf, and may have saved this conf.
-        """
+        """Return a topology's saved conf without secrets, which Storm's Nimbus may have saved."""
         self._base(storm_id)
         return json.dumps(without_secrets(self._submitted(storm_id).conf), sort_keys=True)
 
@@ -127,8 +124,7 @@ def executors(
 ) -> tuple[Mapping[str, DeclaredComponent], tuple[ExecutorReport, ...]]:
     """Return a topology's components, and the assigned executors with their newest reports.
 
-    A script's components come from its worker's heartbeat; before the first heartbeat the script
-    counts as one component.
+    A script's components come from its worker's heartbeat; before, it counts as one component.
     """
     if view.submitted is None:
         return {}, ()
@@ -168,7 +164,6 @@ def _of_script(
 def topology_info(
     view: View, heartbeats: Beats, errors: Errors, choice: NumErrorsChoice
 ) -> TopologyInfo:
-    """Return Storm's ``getTopologyInfo``; `choice` is the number of errors per component."""
     components, reported = executors(view, heartbeats)
     base = view.base
     most = {NumErrorsChoice.ALL: _MOST_ERRORS, NumErrorsChoice.ONE: 1, NumErrorsChoice.NONE: 0}
@@ -193,7 +188,6 @@ def topology_info(
 def topology_page(
     view: View, heartbeats: Beats, errors: Errors, window: str, *, include_sys: bool
 ) -> TopologyPageInfo:
-    """Return Storm's ``getTopologyPageInfo``."""
     components, reported = executors(view, heartbeats)
     page = aggregates.topology_page(components, reported, window, include_sys=include_sys)
     for id_, row in (page.id_to_spout_agg_stats | page.id_to_bolt_agg_stats).items():
@@ -266,7 +260,6 @@ def component_page(
 
 
 def worker_summaries(view: View, heartbeats: Beats, *, include_sys: bool) -> list[WorkerSummary]:
-    """Return a topology's workers."""
     _, reported = executors(view, heartbeats)
     found = aggregates.workers(reported, include_sys=include_sys)
     return [_worker(view, each) for each in found]

@@ -1,8 +1,7 @@
 """Calls that submit a topology: upload, checks, and the writes in their order.
 
-Checks come in Storm's order and with Storm's messages. Everything is written before what needs it,
-and the base last: the base makes the topology exist. An interrupted submission leaves only
-leftovers, which the cleaner removes.
+Checks come in Storm's order and with Storm's messages. The base is written last: it makes the
+topology exist. The cleaner removes the leftovers of an interrupted submission.
 """
 
 from __future__ import annotations
@@ -70,7 +69,6 @@ class SubmissionCalls(CallGroup):
     def isTopologyNameAllowed(self, name: str, /) -> bool:
         if topology_fault(name) is not None:
             return False
-        # This session's server may lag behind.
         self._context.storm.state.sync_path(paths.STORMS)
         return self._context.storm.storm_id_by_name(name) is None
 
@@ -164,7 +162,7 @@ class SubmissionCalls(CallGroup):
                 bases = every_base(self._context.storm, leader)
                 id_ = checkpoints.find(wanted, own, leader.all_checkpoints(), bases).folder
                 alone.enter_context(self._context.submissions.continuing(id_))
-                # Checked again, now that the folder is reserved.
+                # Again, now that the folder is reserved.
                 origin = leader.checkpoints(id_)
                 records = {} if origin is None else {id_: origin.record}
                 bases = every_base(self._context.storm, leader)

@@ -1,11 +1,11 @@
-"""Checks of what clients submit: a topology, alone and against its package, and its conf; pure.
+"""Checks of submissions: a topology, alone and against its package, and its conf; pure.
 
-Messages of checks that Storm's Nimbus has are Storm's. In addition the topology's record must match
-its package: the package runs, and the record is displayed.
+Messages are Storm's where Storm's Nimbus has the check. In addition the topology's record, which is
+displayed, must match the package, which runs.
 
-Anyone who reaches Nimbus can read the saved conf, and every machine that runs the topology has it.
-So the conf contains no secrets: neither the cluster's (Storm's Nimbus saves its whole
-configuration) nor the topology's own, which are credentials.
+Anyone who reaches Nimbus, and every machine that runs the topology, can read the saved conf. So it
+has no secrets: neither the cluster's (Storm's Nimbus saves its whole configuration) nor the
+topology's own, which are credentials.
 """
 
 from __future__ import annotations
@@ -72,11 +72,10 @@ _KINDS: Final[tuple[tuple[object, str], ...]] = (
     ([], "java.util.List"),
 )
 
-# --- the topology. All checks raise `InvalidTopologyException`. ----------------------------------
+# The topology: all checks raise `InvalidTopologyException`.
 
 
 def check(topology: StormTopology) -> None:
-    """Check a topology by itself."""
     every = [*topology.spouts, *topology.bolts, *topology.state_spouts]
     twice = sorted(id_ for id_, count in Counter(every).items() if count > 1)
     if twice:
@@ -143,7 +142,6 @@ def check_package(topology: StormTopology, description: Description) -> None:
 
 
 def check_tasks(executors: Iterable[ExecutorDescription]) -> None:
-    """Check the number of tasks of a topology."""
     tasks = sum(each.task_end - each.task_start + 1 for each in executors)
     if tasks > MOST_TASKS:
         raise InvalidTopologyException(
@@ -154,9 +152,9 @@ def check_tasks(executors: Iterable[ExecutorDescription]) -> None:
 def check_limits(
     workers: int, executors: int, cluster: Mapping[str, Any], *, what: str = "submit"
 ) -> None:
-    """Check the size of a topology against the operator's limits in the conf of the cluster.
+    """Check the size of a topology against the operator's limits in the cluster's conf.
 
-    `what` is the requested command, for the message.
+    `what` is the command, for the message.
     """
     for asked, key, things in (
         (workers, "nimbus.slots.perTopology", "workers"),
@@ -170,7 +168,6 @@ def check_limits(
 
 
 def check_rebalance(name: str, components: Iterable[str], num_executors: Mapping[str, int]) -> None:
-    """Check the executors that a rebalance asks for: the components, and the numbers."""
     known = sorted(components)
     for id_, number in num_executors.items():
         if id_ not in known:
@@ -215,7 +212,7 @@ def _conf_of(id_: str, common: ComponentCommon) -> dict[str, Any]:
     return conf
 
 
-# --- the conf ------------------------------------------------------------------------------------
+# The conf
 
 
 def read_conf(text: str) -> dict[str, Any]:
@@ -270,9 +267,9 @@ def saved_conf(
     principal: str,
     user: str,
 ) -> dict[str, Any]:
-    """Return the configuration to save for a topology: the cluster's defaults below its own.
+    """Return a topology's conf to save: the cluster's defaults below its own values.
 
-    While authentication is off, `principal` is '' and `user` the operating system's.
+    Without authentication, `principal` is '' and `user` the operating system's.
     """
     needed = {
         key: value
@@ -284,7 +281,6 @@ def saved_conf(
 
 
 def without_secrets(conf: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without keys that may hold secrets."""
     return {key: value for key, value in conf.items() if not is_secret(key)}
 
 

@@ -1,7 +1,7 @@
 """Topologies as read from ZooKeeper, blobs and heartbeats.
 
-Any Nimbus reads them; only the scheduler's text is known to the leader alone. Memory is in MB and
-is what workers may use. Shares of processors are not counted.
+Any Nimbus reads them; only the leader knows the scheduler's text. Memory is in MB, as workers may
+use it. Shares of processors are not counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 _STUCK: Final = "topology.stuck.batch.secs"
 _MEMORY: Final = "topology.worker.memory.mb"
 
-#: The largest number of a field of 32 bits.
 _LARGEST: Final = 2**31 - 1
 
 #: Supervisors read individually; more are read in bulk.
@@ -54,10 +53,10 @@ class View:
     submitted: Submitted | None
     #: The scheduler's text; None if unknown to this Nimbus.
     sched_status: str | None
-    #: Number of Nimbuses that have the code.
+    #: Nimbuses that have the code.
     replication_count: int
     now: float
-    #: Health of the workers that have not completed.
+    #: Only workers that have not completed.
     workers: Mapping[Slot, WorkerHealth] = field(default_factory=dict)
     #: None if the topology should not run, or its health is unknown.
     health: TopologyHealth | None = None
@@ -73,7 +72,6 @@ class View:
 
     @property
     def conf(self) -> Mapping[str, Any]:
-        """The saved configuration."""
         return {} if self.submitted is None else self.submitted.conf
 
     @property
@@ -89,13 +87,11 @@ class View:
 
     @property
     def requested_memory(self) -> float:
-        """Memory of all workers that the topology asks for."""
         memory = self.conf.get(_MEMORY)
         return self.base.num_workers * float(memory) if isinstance(memory, int | float) else 0.0
 
     @property
     def assigned_memory(self) -> float:
-        """Memory of the workers that the topology has."""
         return sum(memory_of(self.assignment).values())
 
 
@@ -106,7 +102,6 @@ class ViewReader:
         self._context = context
 
     def read_one(self, storm_id: str, base: StormBase) -> View:
-        """Return the view of a topology."""
         assignment = self._context.storm.assignment_info(storm_id)
         found = {} if assignment is None else {storm_id: assignment}
         return self.read({storm_id: base}, found, only=storm_id)[0]
@@ -200,11 +195,10 @@ class ViewReader:
             default=None,
         )
         line = "" if newest is None else newest_line(newest.error)
-        # For a crash without a cause the supervisor's reason says the same, shorter.
+        # The supervisor's reason says the same of a crash without a cause, shorter.
         return None if is_crash(line) else line
 
     def read_all(self) -> list[View]:
-        """Return views of all topologies."""
         storm = self._context.storm
         return self.read(storm.storm_bases(), storm.assignments_info())
 
@@ -239,7 +233,6 @@ def _launched(assignment: Assignment) -> dict[Slot, float]:
 
 
 def resources(requested_mb: float, assigned_mb: float) -> dict[str, Any]:
-    """Return the resource fields that several records share."""
     return {
         "requested_memonheap": requested_mb,
         "requested_memoffheap": 0.0,
@@ -251,12 +244,11 @@ def resources(requested_mb: float, assigned_mb: float) -> dict[str, Any]:
 
 
 def without_queries(health: TopologyHealth | None) -> TopologyHealth | None:
-    """Return a health without queries, for lists."""
     return health and TopologyHealth(health.state, health.text, health.crashes)
 
 
 def memory_of(assignment: Assignment | None) -> dict[tuple[str, int], float]:
-    """Return the memory of each worker of an assignment, by slot."""
+    """Return the workers' memory in MB by slot."""
     resources = (None if assignment is None else assignment.worker_resources) or {}
     return {
         (where.node, min(where.port)): each.mem_on_heap or 0.0
@@ -266,5 +258,5 @@ def memory_of(assignment: Assignment | None) -> dict[tuple[str, int], float]:
 
 
 def seconds(value: float) -> int:
-    """Return a duration as a field of 32 bits; negative ones, from clocks that differ, become 0."""
+    """Return a duration as a field of 32 bits; 0 if negative, as clocks differ."""
     return max(0, min(int(value), _LARGEST))
