@@ -1,5 +1,4 @@
-"""Storm's records: classes from the IDL files, their encoding, compression, and text for people.
+"""Storm's records: classes from the IDL files, encoding, compression, and text for people.
 
-`records`, `pacemaker` and `nimbus` hold the classes. Nothing is imported here, since each of them
-takes time to load.
+Nothing is imported here, as `records`, `pacemaker` and `nimbus` take time to load.
 """

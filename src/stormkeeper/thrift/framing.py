@@ -11,7 +11,7 @@ _unpack_length: Final = Struct(">i").unpack_from
 
 
 class FrameSplitter:
-    """Splits a stream of bytes, however it is chopped, into payloads of at most `max_size` bytes.
+    """Splits a chopped stream of bytes into payloads of at most `max_size` bytes.
 
     Memory grows with received bytes, never with announced lengths. `bad_length` makes the error for
     a length and `max_size`.
@@ -29,16 +29,14 @@ class FrameSplitter:
 
     @property
     def has_partial(self) -> bool:
-        """Whether a frame is incomplete."""
         return bool(self._partial)
 
     @property
     def partial_bytes(self) -> int:
-        """Received bytes of an incomplete frame."""
         return len(self._partial)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take bytes and return the payloads that they complete.
+        """Take bytes and return the completed payloads.
 
         A length below 0 or above `max_size` sets `fault`, which every call after the payloads
         before it raises.
@@ -56,7 +54,7 @@ class FrameSplitter:
         return payloads
 
     def _cut(self, stream: bytes | bytearray, payloads: list[bytes]) -> int:
-        """Append the payloads at the beginning of `stream`; return the bytes that they take."""
+        """Append the payloads at the beginning of `stream`; return the number of bytes cut."""
         pos, size = 0, len(stream)
         while size - pos >= _HEADER:
             (length,) = _unpack_length(stream, pos)

@@ -1,8 +1,8 @@
 """Loads IDL files: record classes, exceptions and services, with schemas of their fields.
 
-thriftpy2 parses the files and makes the classes. Added here are Python enums, equality and hash by
-value, a ``repr`` without secrets, and normalized field types for the codec. An exception is a
-record that can be raised; arguments and answers of methods are records too.
+thriftpy2 parses the files and makes the classes. Added are Python enums, equality and hash by
+value, a ``repr`` without secrets, and normalized field types for the codec. Exceptions, arguments
+and answers of methods are records too.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from thriftpy2.thrift import TPayload
 BOOL, BYTE, DOUBLE, I16, I32, I64 = 2, 3, 4, 6, 8, 10
 STRING, STRUCT, MAP, SET, LIST, BINARY = 11, 12, 13, 14, 15, 18
 
-#: A field's type: Thrift's type number, and None for a scalar, the class for an enum (I32) or
-#: struct, the element's `Type` for a list or set, or the pair of key's and value's for a map.
+#: Thrift's type number, and None for a scalar, the class for an enum (I32) or struct, the element's
+#: `Type` for a list or set, or the pair of key's and value's for a map.
 Type = tuple[int, Any]
 
 
@@ -42,7 +42,7 @@ class Schema(NamedTuple):
     """The fields of a record class."""
 
     name: str
-    #: In the IDL's order, in which they are written.
+    #: In the IDL's order, as on the wire.
     fields: tuple[Field, ...]
     union: bool
 
@@ -52,13 +52,13 @@ class Method(NamedTuple):
 
     name: str
     arguments: type[TPayload]
-    #: Record class of the answer: ``success`` (id 0), if any, and a field for each exception, of
-    #: which at most one is set. None for a ``oneway`` method.
+    #: ``success`` (id 0), if any, and a field for each exception; at most one is set. None for a
+    #: ``oneway`` method.
     answer: type[TPayload] | None
 
 
 class Service(NamedTuple):
-    """A service with its methods by name, also those of the service that it extends."""
+    """A service with its own and inherited methods by name."""
 
     name: str
     methods: Mapping[str, Method]
@@ -73,7 +73,6 @@ _INCLUDE = re.compile(r'^include "(\w+)\.thrift"$', re.MULTILINE)
 
 
 def wire_kind(of: Type) -> int:
-    """Return the type number on the wire."""
     return STRING if of[0] == BINARY else of[0]
 
 
@@ -100,7 +99,6 @@ def load(
 def load_text(
     text: str, module: str, included: Mapping[str, ModuleType] = MappingProxyType({})
 ) -> dict[str, type | Service]:
-    """Load the text of an IDL file; see `load`."""
     text, elsewhere = _without_includes(text, included)
     # thriftpy2 requires this ending, and caches by the name.
     parsed = load_fp(io.StringIO(text), f"{module.replace('.', '_')}_thrift")
@@ -142,9 +140,10 @@ def load_text(
 
 
 def _without_includes(text: str, included: Mapping[str, ModuleType]) -> tuple[str, dict[str, type]]:
-    """Return an IDL without includes, and the included classes by the names that replace theirs.
+    """Return an IDL without includes, and the included classes by new names.
 
-    thriftpy2 would make these again. So each is declared, without fields, under a unique name.
+    thriftpy2 would make the classes again. So each is declared, without fields, under a unique
+    name.
     """
     declared: list[str] = []
     elsewhere: dict[str, type] = {}
@@ -163,7 +162,7 @@ def _without_includes(text: str, included: Mapping[str, ModuleType]) -> tuple[st
 
 
 def _message(exception: Any) -> str:
-    """Return an exception's ``msg``, as in Storm's, or else its fields."""
+    """Return an exception's ``msg``, as Storm's have, or else the fields."""
     message = getattr(exception, "msg", None)
     return message if isinstance(message, str) else repr(exception)
 
@@ -204,7 +203,7 @@ def _normal(kind: int, detail: Any, ours: dict[type, type]) -> Type:
 
 
 def _give_value_semantics(cls: type[TPayload], schema: Schema) -> None:
-    """Make records hash by value; those of scalars also compare a faster way."""
+    """Make records hash by value; records of scalars also compare faster."""
     names = [field.name for field in schema.fields]
     values: Callable[[Any], Any] = attrgetter(*names) if names else lambda _: ()
 
@@ -230,7 +229,7 @@ def _give_value_semantics(cls: type[TPayload], schema: Schema) -> None:
 
 
 def _hide_secrets(cls: type[TPayload]) -> None:
-    """Mask the values of fields that are annotated ``(secret = "true")`` in the ``repr``."""
+    """Mask fields that are annotated ``(secret = "true")`` in the ``repr``."""
     annotations: dict[str, dict[str, str]] = cls.__thrift_field_annotations__  # type: ignore[attr-defined]
     secrets = {name for name, notes in annotations.items() if notes.get("secret") == "true"}
     if not secrets:

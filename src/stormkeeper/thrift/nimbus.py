@@ -1,7 +1,6 @@
-"""Nimbus's service and its records, from ``nimbus.thrift``, typed in ``nimbus.pyi``.
+"""Nimbus's service and records, from ``nimbus.thrift``, typed in ``nimbus.pyi``.
 
-Records behave as in `stormkeeper.thrift.records`, from which shared ones are imported. ``Nimbus``
-is the service on the wire.
+Records behave as in `stormkeeper.thrift.records`. ``Nimbus`` is the service on the wire.
 """
 
 from typing import Protocol

@@ -1,7 +1,7 @@
 """Pacemaker's messages and our extensions, from ``pacemaker.thrift``, typed in ``pacemaker.pyi``.
 
-The daemons use the payloads only; whole messages go through `stormkeeper.pacemaker.wire`, which
-tests compare with the classes here.
+Daemons use the payloads only: `stormkeeper.pacemaker.wire` has whole messages, and tests compare
+both.
 """
 
 from stormkeeper.thrift import idl

@@ -1,9 +1,8 @@
 """Text and JSON values of records, for people.
 
 Keys of maps become strings: an executor ``[first task-last task]``, a stream ``component:stream``
-(with ``%3A`` for a colon in the component's name, so that the first colon separates), a slot
-``node:port``. Windows are ordered from the shortest to ``:all-time``, executors by task, everything
-else by name.
+(with ``%3A`` for a colon in the component's name), a slot ``node:port``. Windows are ordered from
+the shortest to ``:all-time``, executors by task, everything else by name.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ _INDENT = "  "
 
 
 def to_builtins(record: object) -> Any:
-    """Return a record, or a part of it, as values of JSON.
+    """Return a record, or a part, as values of JSON.
 
-    Only fields that are set; a set as a sorted list, an enum as its name, binary as lower-case
+    Only fields that are set; a set as a sorted list, an enum as a name, binary as lower-case
     hexadecimal digits, and a double that is not finite as None.
     """
     if isinstance(record, TPayload):
@@ -95,7 +94,6 @@ def render(record: object, also: Iterable[tuple[str, str]] = ()) -> str:
 
 
 def _set_fields(record: TPayload) -> list[tuple[str, Any]]:
-    """Return the fields that are set, in the IDL's order."""
     fields = [(field.name, getattr(record, field.name)) for field in schema_of(type(record)).fields]
     return [(name, value) for name, value in fields if value is not None]
 
@@ -105,7 +103,7 @@ def _in_order(entries: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
 
 
 def _rank(key: object) -> tuple[Any, ...]:
-    """Return the sort key of a map's key: numbers by value before names."""
+    """Sort numbers by value before names."""
     if isinstance(key, ExecutorInfo):
         return (key.task_start, key.task_end)
     if isinstance(key, tuple):
@@ -217,7 +215,7 @@ def _executor(executor: ExecutorInfo, stats: ExecutorStats) -> Iterator[str]:
 def _statistic(
     name: str, by_window: Mapping[str, Mapping[Any, float]], windows: list[str]
 ) -> Iterator[list[str]]:
-    """Return the rows of a statistic, one for each stream, with dashes for missing values."""
+    """Yield a row for each stream, with dashes for missing values."""
     streams = dict.fromkeys(stream for by_stream in by_window.values() for stream in by_stream)
     for stream, _ in _in_order(streams):
         values = (by_window.get(window, {}).get(stream) for window in windows)
@@ -233,7 +231,7 @@ def _figure(value: float | None) -> str:
 
 
 def _table(rows: list[list[str]]) -> Iterator[str]:
-    """Return lines of columns, the first two left-aligned, figures right-aligned."""
+    """Align the first two columns left, figures right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = zip(row, widths, strict=True)

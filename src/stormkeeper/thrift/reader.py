@@ -1,18 +1,17 @@
 """Reads records in Thrift's binary protocol, from untrusted bytes.
 
-- Every announced length is compared with the remaining bytes before anything is allocated or
+- Announced lengths are compared with the remaining bytes before anything is allocated or
   repeated, so time and memory are linear in the input.
-- A field that the class does not know, or knows with another type, is skipped. But integers are
-  read as i32 or i64, because Storm widened ``ClusterWorkerHeartbeat.time_secs`` between 2 and 3.
+- A field that is unknown, or of another type, is skipped. But integers are read as i32 or i64,
+  because Storm widened ``ClusterWorkerHeartbeat.time_secs`` between 2 and 3.
 - Errors are an absent required field, a second member of a union, an enum value without a name, and
   a string that is not UTF-8.
-- As in Storm's readers, a bool is true only if its byte is 1, and bytes after the record are
-  ignored.
+- As in Storm's readers, only byte 1 is true, and bytes after the record are ignored.
 
 thriftpy2 0.7.1 does not read safely: it returns uninitialised memory for long strings, accepts
-truncated records, iterates as often as announced, and cannot read lists as keys. Readers are
-closures, made from a schema at first use. Every record ends with a byte that is read, so running
-off the end raises `IndexError` or `struct.error`; only slices need checks.
+truncated records, iterates as often as announced, and cannot read lists as keys. Every record ends
+with a byte that is read, so running off the end raises `IndexError` or `struct.error`; only slices
+need checks.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from stormkeeper.thrift.idl import (
 )
 
 FIXED = {BOOL: 1, BYTE: 1, DOUBLE: 8, I16: 2, I32: 4, I64: 8}
-#: Fewest bytes of a value, which limit the count of a container.
+#: Fewest bytes of a value, which limit a container's count.
 LEAST = {**FIXED, STRING: 4, STRUCT: 1, MAP: 6, SET: 5, LIST: 5}
 
 _unpack_i16 = Struct(">h").unpack_from
@@ -55,19 +54,19 @@ _unpack_double = Struct(">d").unpack_from
 unpack_list_header = Struct(">bi").unpack_from
 unpack_map_header = Struct(">bbi").unpack_from
 
-#: A cache for one record: for each map type its keys with their bytes; for each shared struct its
+#: A cache for one record: for each map type the keys with their bytes; for each shared struct the
 #: records by bytes, and the lengths of these.
 Seen = dict[object, Any]
-#: Reads a value: bytes, position and cache to the value and the position after it.
+#: Reads a value: bytes, position and cache to the value and the position behind.
 Reader = Callable[[bytes, int, Seen], tuple[Any, int]]
 
-#: Deepest nesting of unknown fields, as in Apache Thrift.
+#: Nesting of unknown fields, as in Apache Thrift.
 MAX_DEPTH: Final = 64
 
-#: Different keys of one type that are cached; more are read slower.
+#: Cached keys of a type; more are read slower.
 MAX_SEEN: Final = 64
 
-#: Different structs of one type that are cached, their different lengths, and the longest.
+#: Cached structs of a type, their different lengths, and the longest.
 _MAX_SHARED: Final = 1024
 _MAX_LENGTHS: Final = 4
 _MAX_LENGTH: Final = 512
@@ -84,7 +83,7 @@ _STRUCT_READERS: dict[type, Reader] = {}
 
 
 def decode(cls: type[Record], data: bytes) -> Record:
-    """Read an uncompressed record; bytes after it are ignored; raise `SerializationError`.
+    """Read an uncompressed record; further bytes are ignored; raise `SerializationError`.
 
     Equal keys, and equal structs of scalars, may be one object: copy a part before changing it.
     """
@@ -101,9 +100,9 @@ def decode(cls: type[Record], data: bytes) -> Record:
 
 
 def decode_end(cls: type[Record], data: bytes, field_id: int) -> Record | None:
-    """Read the end of a larger record, from its i32 field `field_id` on; None if it is not found.
+    """Read the end of a larger record, from the i32 field `field_id` on; None if not found.
 
-    The fields after a heartbeat's long statistics are searched from the end.
+    The search begins at the end, behind a heartbeat's long statistics.
     """
     read, header = _struct_reader(cls), _field_header.pack(I32, field_id)
     at = data.rfind(header)
@@ -123,7 +122,7 @@ def decode_end(cls: type[Record], data: bytes, field_id: int) -> Record | None:
 
 
 def field_kind(data: bytes, field_id: int) -> int | None:
-    """Return the wire type of a field in an uncompressed record, None if it is absent."""
+    """Return a field's wire type in an uncompressed record, None if absent."""
     pos = 0
     while kind := data[pos]:
         if _field_header.unpack_from(data, pos)[1] == field_id:
@@ -133,7 +132,6 @@ def field_kind(data: bytes, field_id: int) -> int | None:
 
 
 def with_article(cls: type[TPayload]) -> str:
-    """Return a class's name with an article: ``an Assignment``, ``a StormBase``."""
     return f"{'an' if cls.__name__[0] in 'AEIOU' else 'a'} {cls.__name__}"
 
 
@@ -196,7 +194,7 @@ def _list_reader(element: Type, collect: Callable[[Iterable[Any]], Any]) -> Read
 
 @cache
 def _map_reader(of: tuple[Type, Type]) -> Reader:
-    """Return the reader of a map, in which a heartbeat's decoding spends most of its time.
+    """Return the reader of a map, where decoding a heartbeat spends most time.
 
     A record's maps have few keys, in the same order, and no struct's encoding begins another's. So
     each known key's bytes are tried once for each map, in order.
@@ -253,7 +251,7 @@ def _map_reader(of: tuple[Type, Type]) -> Reader:
 
 @cache
 def _shared_reader(cls: type) -> Reader:
-    """Return the reader of a struct with often equal values, found by its bytes after the first."""
+    """Return the reader of a struct with often equal values, cached by bytes."""
     read_anew = _struct_reader(cls)
     this_type = object()
 
@@ -330,7 +328,7 @@ def _new_struct_reader(cls: type) -> Reader:
 
 
 def accepted(of: Type) -> Iterable[tuple[int, Reader]]:
-    """Return the wire types that a field is read from, with their readers."""
+    """Return the wire types of a field, with readers."""
     kind, detail = of
     if kind in (I32, I64) and detail is None:
         return ((I32, read_i32), (I64, read_i64 if kind == I64 else _read_narrow))
@@ -387,13 +385,11 @@ class MalformedError(Exception):
 
 
 def bad_length(data: bytes, pos: int) -> MalformedError:
-    """Return the error for a value longer than the remaining bytes."""
     (length,) = unpack_i32(data, pos)
     return MalformedError(f"a length of {length} with {len(data) - pos - 4} bytes left", pos)
 
 
 def bad_count(data: bytes, pos: int, count: int) -> MalformedError:
-    """Return the error for more elements than the remaining bytes can hold."""
     return MalformedError(f"a count of {count} with {len(data) - pos} bytes left", pos)
 
 
@@ -406,17 +402,14 @@ def _read_i16(data: bytes, pos: int, _seen: Seen) -> tuple[int, int]:
 
 
 def read_i32(data: bytes, pos: int, _seen: Seen) -> tuple[int, int]:
-    """Read an i32."""
     return unpack_i32(data, pos)[0], pos + 4
 
 
 def read_i64(data: bytes, pos: int, _seen: Seen) -> tuple[int, int]:
-    """Read an i64."""
     return _unpack_i64(data, pos)[0], pos + 8
 
 
 def _read_narrow(data: bytes, pos: int, _seen: Seen) -> tuple[int, int]:
-    """Read an i64 as an i32."""
     (value,) = _unpack_i64(data, pos)
     if not -(2**31) <= value < 2**31:
         raise MalformedError(f"{value} where an i32 belongs", pos)

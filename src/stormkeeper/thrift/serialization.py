@@ -2,8 +2,8 @@
 
 Readers recognise gzip and zstd by the magic number, which cannot begin a Thrift record. Writers use
 Storm's serialization delegate: by default gzip, as Storm 2 (Storm 3: zstd). As in Java's streams,
-gzip members and zstd frames may follow each other; after the last gzip member anything is ignored,
-after the last zstd frame nothing is allowed.
+gzip members and zstd frames may follow each other; bytes after the last gzip member are ignored,
+after the last zstd frame an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stormkeeper.thrift.writer import Release, encode
 #: Storm's value of a znode that is only a directory.
 _DIRECTORY = b"\x07"
 
-#: The first field of a heartbeat after the statistics that every release writes as i32.
+#: The first field after the statistics that every release writes as i32.
 _UPTIME: Final = 4
 
 Record = TypeVar("Record", bound=TPayload)
@@ -38,14 +38,14 @@ ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 DEFAULT_LIMIT: Final = 100 * 1024 * 1024
 
 # Bytes decompressed at once, against bombs: neither library can stop at a size and also tell
-# whether the stream was complete. A byte of gzip gives at most 1032 (RFC 1951's longest match, 258
-# bytes, in two bits), so a piece 4 MiB; a zstd block has at least four bytes and gives at most
-# 128 KiB (RFC 8878 §3.1.1.2), so a piece 8 MiB.
+# whether the stream was complete. A byte of gzip gives at most 1032 (RFC 1951: 258 bytes in two
+# bits), so a piece 4 MiB; a zstd block of four bytes gives at most 128 KiB (RFC 8878 §3.1.1.2), so
+# a piece 8 MiB.
 _GZIP_PIECE: Final = 4096
 _ZSTD_PIECE: Final = 256
 
 #: Largest window of a zstd frame, as a power of two: 8 MiB, which every reader should support (RFC
-#: 8878 §3.1.1.1.2) and which level 19, the highest of Storm, uses.
+#: 8878 §3.1.1.1.2) and Storm's highest level, 19, uses.
 _ZSTD_WINDOW_LOG: Final = 23
 
 _GZIP_LEVEL: Final = 6
@@ -75,24 +75,20 @@ def serialize(
     *,
     release: Release | None = None,
 ) -> bytes:
-    """Return a record as Storm stores it; raise `SerializationError`.
-
-    `release` matters only for ``ClusterWorkerHeartbeat.time_secs``, i32 in Storm 2 and i64 in Storm
-    3.
-    """
+    """Return a record as Storm stores it; raise `SerializationError`."""
     return compress(encode(record, release or release_for(compression)), compression)
 
 
 def release_for(compression: Compression) -> Release:
     """Return the release of Storm that usually writes this compression.
 
-    Only Storm 3 reads zstd. A cluster of Storm 3 configured for gzip or plain records must say so.
+    Only Storm 3 reads zstd. A cluster of Storm 3 with gzip or plain records must say so.
     """
     return Release.STORM_3 if compression is Compression.ZSTD else Release.STORM_2
 
 
 def heartbeat_release(data: bytes) -> Release:
-    """Return the release of Storm that a serialized `ClusterWorkerHeartbeat` was written for."""
+    """Return the release of Storm for which a `ClusterWorkerHeartbeat` was written."""
     field = next(f for f in schema_of(ClusterWorkerHeartbeat).fields if f.name == "time_secs")
     narrow = field_kind(decompress(data), field.id) == I32
     return Release.STORM_2 if narrow else Release.STORM_3
@@ -101,7 +97,7 @@ def heartbeat_release(data: bytes) -> Release:
 def deserialize(
     cls: type[Record], data: bytes | bytearray | memoryview, *, limit: int = DEFAULT_LIMIT
 ) -> Record:
-    """Read a record that any release of Storm, or Stormkeeper, has stored, compressed or not.
+    """Read a record from any release of Storm, or Stormkeeper, compressed or not.
 
     A record in memory can take forty times its bytes, so use a lower `limit` for untrusted writers.
     Raises only `SerializationError`.
@@ -127,7 +123,7 @@ def activity_of(data: bytes) -> WorkerActivity:
 
 
 def uncompressed(cls: type[TPayload], data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
-    """Return the decompressed bytes of a record of `cls`; raise `SerializationError` for none."""
+    """Return a record's decompressed bytes; raise `SerializationError` without any."""
     if data == _DIRECTORY:
         raise SerializationError(
             f"not {with_article(cls)}: the single byte 07, which Storm stores in a znode that is"
@@ -142,9 +138,9 @@ def uncompressed(cls: type[TPayload], data: bytes, limit: int = DEFAULT_LIMIT) -
 
 
 def compression_for(delegate_class_name: str) -> Compression:
-    """Return the compression that one of Storm's serialization delegates writes.
+    """Return the compression of a serialization delegate of Storm.
 
-    Raises `ConfigError` for another class. What "bridge" delegates also read, we always read.
+    Raises `ConfigError` for another class. Older formats of "bridge" delegates are always read.
     """
     try:
         return _DELEGATES[delegate_class_name]
@@ -157,7 +153,7 @@ def compression_for(delegate_class_name: str) -> Compression:
 
 
 def compress(data: bytes, compression: Compression) -> bytes:
-    """Compress a record with Storm's levels; equal bytes give equal results."""
+    """Compress with Storm's levels; equal bytes give equal results."""
     if compression is Compression.GZIP:
         return zlib.compress(data, _GZIP_LEVEL, wbits=zlib.MAX_WBITS | 16)
     if compression is Compression.ZSTD:
@@ -191,7 +187,7 @@ class _Stream(Protocol):
 
 @cache
 def zstd_library() -> Any:
-    """Return Python's zstd module or its backport; loaded only in clusters that use zstd."""
+    """Return Python's zstd module or the backport; loaded only if used."""
     if sys.version_info >= (3, 14):
         return importlib.import_module("compression.zstd")
     from backports import zstd  # noqa: PLC0415
@@ -250,7 +246,7 @@ def _inflate(
     limit: int,
     follows: Callable[[bytes], bool],
 ) -> bytes:
-    """Decompress stream after stream, in pieces; raise EOFError if the data end within one.
+    """Decompress streams in pieces; raise EOFError if the data end within a stream.
 
     `follows` says from the bytes behind a stream whether another begins.
     """

@@ -1,7 +1,7 @@
 """Writes records in Thrift's binary protocol, for a release of Storm.
 
-A value that does not fit its field raises an error with its path. Fields are written in the IDL's
-order, maps in their own order and sets sorted, so that records built alike give equal bytes.
+A value that does not fit its field raises an error with its path. Records built alike give equal
+bytes: fields are in the IDL's order, maps in their own order, sets sorted.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ Writer = Callable[[Any, list[bytes]], None]
 class Release(Enum):
     """The release of Storm that reads a record.
 
-    The two differ in ``ClusterWorkerHeartbeat.time_secs``, i32 in Storm 2 and i64 in Storm 3, and
-    each refuses the other's heartbeats.
+    ``ClusterWorkerHeartbeat.time_secs`` is i32 in Storm 2 and i64 in Storm 3, and each refuses the
+    other's heartbeats.
     """
 
     STORM_2 = 2
@@ -222,7 +222,6 @@ def _map_writer(of: tuple[Type, Type], release: Release) -> Writer:
 
 def _key_writer(of: Type, release: Release) -> Writer:
     if of[0] == LIST:
-        # A Python list cannot be a dict's key.
         return _list_writer(of[1], release, expected="a tuple, as a key")
     return _writer(of, release)
 
