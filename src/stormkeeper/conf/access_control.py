@@ -1,8 +1,8 @@
 """Storm's keys of access control and addresses that Stormkeeper does not support.
 
-Nimbus and supervisors do not authenticate callers, so they refuse to start with a configuration
-that asks for it, unless `IGNORE` is true. Empty values and the defaults of Storm's releases are
-accepted. The keys of Pacemaker's and ZooKeeper's authentication are supported, and not here.
+Nimbus and supervisors authenticate no callers, so they refuse to start with a configuration that
+asks for access control, unless `IGNORE` is true. Empty values and Storm's defaults are accepted.
+The keys of Pacemaker's and ZooKeeper's authentication are supported, and not here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stormkeeper.conf.layers import Conf, Finding
 from stormkeeper.conf.yaml_text import key_lines, read
 from stormkeeper.errors import ConfigError
 
-#: Key that lets a daemon start although its configuration asks for access control.
+#: Lets a daemon start although the configuration asks for access control.
 IGNORE: Final = "stormkeeper.ignore.security.keys"
 
 _REFUSED: Final = (
@@ -35,7 +35,7 @@ _OPEN_TRANSPORT: Final = tuple(f"{package}SimpleTransportPlugin" for package in 
 _NO_AUTHORIZER: Final = tuple(f"{package}authorizer.NoopAuthorizer" for package in _PACKAGES)
 _CREDENTIALS: Final = tuple(f"{package}DefaultHttpCredentialsPlugin" for package in _PACKAGES)
 
-#: Keys that ask for access control or encryption, with their values that do not.
+#: Keys that ask for access control or encryption, except with these values.
 _ASKS: Final[Mapping[str, tuple[Any, ...]]] = {
     **dict.fromkeys(
         (
@@ -110,7 +110,7 @@ _ASKS: Final[Mapping[str, tuple[Any, ...]]] = {
     ),
 }
 
-#: Keys of files with private keys and certificates, which ask for TLS.
+#: Files with private keys and certificates, which ask for TLS.
 _TLS_FILE: Final = re.compile(
     r"((nimbus|supervisor)\.thrift\.tls\.(server|client)"
     r"|storm\.messaging\.netty\.tls(\.client)?|(drpc|logviewer|ui)\.https)"
@@ -127,13 +127,11 @@ _NOWHERE: Final = {
     "storm.hdfs.login.principal": "blobs are on the Nimbuses' own disks",
 }
 
-#: Names of keys with passwords. Not "credential" and "token": Storm's keys of these names hold
-#: classes and times.
+#: Not "credential" and "token": Storm's keys of these names hold classes and times.
 _PASSWORD: Final = re.compile(r"passw(or)?d|payload|secret|(access|private)[._]?key", re.IGNORECASE)
 
 
 def asks(values: Mapping[str, Any]) -> list[str]:
-    """Return the keys among `values` that ask for access control."""
     return sorted(
         key
         for key, value in values.items()
@@ -161,7 +159,7 @@ def check(conf: Conf) -> list[str]:
 
 
 def findings(path: Path) -> list[Finding]:
-    """Return the keys in a file that ask for access control, in the file's order."""
+    """Return a file's keys that ask for access control, in the file's order."""
     try:
         text = path.read_bytes()
         values = read(text)
@@ -184,7 +182,7 @@ def of_topology(own: Iterable[str]) -> Iterator[str]:
 
 
 def without_effect(conf: Conf) -> Iterator[str]:
-    """Yield warnings about keys that name a server and have no effect."""
+    """Yield warnings about servers' keys without effect."""
     for key, why in _NOWHERE.items():
         if conf.get(key) not in _EMPTY:
             yield f"{_named(conf, key)} has no effect: {why}"

@@ -1,4 +1,4 @@
-"""Hosts and addresses: valid names, parsing, and the names of supervisors and this machine."""
+"""Hosts and addresses: parsing, and the names of supervisors and this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_PORT: Final = 65535
 
 @dataclass(frozen=True, slots=True, order=True)
 class Address:
-    """A host (an IPv6 address without brackets) and a port; port 0 is any free port to a server.
+    """A host (an IPv6 address without brackets) and a port; 0 is any free port of a server.
 
     Examples
     --------
@@ -64,16 +64,13 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def check_host(text: str) -> str:
-    """Return a valid host name, or IP address without brackets, unchanged.
-
-    Raises `ConfigError` for others, such as a placeholder of a template.
-    """
+    """Return a host name or IP address; raise `ConfigError` if invalid or a placeholder."""
     if fault := host_fault(text):
         raise ConfigError(fault)
     return text
 
 
-#: A supervisor's id, Storm's or ours: a UUID and the name of its machine.
+#: Storm's and ours: a UUID and the name of the machine.
 _SUPERVISOR: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)")
 _SHORT: Final = 8
 
@@ -91,7 +88,7 @@ def host_of_supervisor(supervisor_id: str) -> str:
 
 
 def supervisor_names(hosts: Mapping[str, str]) -> dict[str, str]:
-    """Return each supervisor's display name: the host, with a short id on a shared host.
+    """Return display names by supervisor: the host, with a short id on a shared host.
 
     Examples
     --------
@@ -106,7 +103,7 @@ def supervisor_names(hosts: Mapping[str, str]) -> dict[str, str]:
 
 
 def hostname(conf: Mapping[str, Any]) -> str:
-    """Return this machine's name in the cluster: ``storm.local.hostname`` or the system's name.
+    """Return this machine's name: ``storm.local.hostname`` or the system's name.
 
     Asks no name server. Raises `ConfigError` if the system's name is invalid.
     """

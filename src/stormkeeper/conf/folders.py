@@ -36,13 +36,12 @@ def checkpoint_root(conf: Mapping[str, Any]) -> str:
 
 
 def is_local(location: str) -> bool:
-    """Return whether a folder or URL is on a local disk."""
     scheme, colon, _ = location.partition(":/")
     return not colon or scheme == "file"
 
 
 def on_disk(location: str) -> Path | None:
-    """Return the absolute path of a folder or URL; None for relative and remote locations."""
+    """Return the absolute path of a folder or URL; None for relative and remote ones."""
     if not is_local(location):
         return None
     if location.startswith("file:"):

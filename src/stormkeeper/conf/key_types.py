@@ -16,13 +16,13 @@ from stormkeeper.conf.address import MAX_PORT, Address, check_host
 from stormkeeper.errors import ConfigError
 from stormkeeper.names import root_fault
 
-#: Storm reads numbers as Java ints; a larger number in a shared file would stop its daemons.
+#: Storm reads numbers as Java ints; a larger number would stop Storm's daemons.
 JAVA_INT_MAX = 2**31 - 1
 
-#: A Java class with its package, in any script.
+#: A Java class with package, in any script.
 _CLASS: Final = re.compile(r"[^\W\d][\w$]*(?:\.[^\W\d][\w$]*)+")
 
-#: Units of sizes as powers of 1024. Not ``MB``, which may mean a thousand.
+#: Powers of 1024. Not ``MB``, which may mean a thousand.
 _UNITS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt])(?:iB?)?", re.IGNORECASE)
 
@@ -34,26 +34,25 @@ class Key:
     """A configuration key that is read."""
 
     name: str
-    #: The type in a word, for the documentation.
+    #: In a word, for the documentation.
     kind: str
-    #: One line, for the documentation.
+    #: A line for the documentation.
     meaning: str
-    #: The type to which msgspec converts the value, strictly; and the same in words.
+    #: For msgspec, which converts values strictly; then in words.
     type: Any
     allowed: str
-    #: Whether a single value stands for a list of one.
+    #: A single value stands for a list of one.
     is_list: bool = False
     #: Converts a text to `type`; raises `ConfigError`.
     read: Callable[[str], object] | None = None
-    #: Raises `ConfigError` for values that the type permits and the key does not.
+    #: Raises `ConfigError` for a value of `type` that the key forbids.
     check: Callable[[Any], object] | None = None
     #: Values that mean "not set", as in Storm.
     unset: tuple[Any, ...] = ()
-    #: Whether the value names a Java class. Other classes are kept: Storm may have them.
+    #: The value names a Java class. Others are kept, as Storm may have them.
     is_class: bool = False
 
     def is_unset(self, value: Any) -> bool:
-        """Return whether `value` counts as not set."""
         return any(type(value) is type(none) and value == none for none in self.unset)
 
     def is_elsewhere(self, value: Any) -> bool:
@@ -63,7 +62,7 @@ class Key:
     def convert(self, value: Any) -> Any:
         """Return `value` as this key's type.
 
-        Raises `ConfigError` without key and value: the caller knows whether the value is a secret.
+        Raises `ConfigError` without key and value, which may be a secret.
         """
         if self.is_list and value is not None and not isinstance(value, list | tuple | dict):
             value = [value]
@@ -82,7 +81,7 @@ class Key:
 
 
 def or_null(key: Key, *unset: Any) -> Key:
-    """Return `key` with null as a further value, and further values that mean "not set"."""
+    """Return `key` with null, and further values that mean "not set"."""
     return dataclasses.replace(
         key, type=key.type | None, allowed=f"{key.allowed}, or null", unset=(*key.unset, *unset)
     )
@@ -105,7 +104,6 @@ def hours(name: str, meaning: str) -> Key:
 
 
 def port(name: str, meaning: str) -> Key:
-    """Return a key of TCP ports, or 0."""
     return whole(name, meaning, least=0, most=MAX_PORT, kind="port")
 
 
@@ -117,7 +115,6 @@ def seconds(name: str, meaning: str) -> Key:
 
 
 def seconds_from(name: str, meaning: str, *, least: int) -> Key:
-    """Return a key of times of `least` seconds or more."""
     kind = (
         Annotated[int, Meta(ge=least, le=JAVA_INT_MAX)]
         | Annotated[float, Meta(ge=least, le=JAVA_INT_MAX)]
@@ -126,7 +123,6 @@ def seconds_from(name: str, meaning: str, *, least: int) -> Key:
 
 
 def size(name: str, meaning: str) -> Key:
-    """Return a key of sizes, in bytes or with a unit (see `size_of`)."""
     # Java does not read these, so its ints are no limit.
     kind = Annotated[int, Meta(ge=0, le=2**62)]
     allowed = "a number of bytes, such as 536870912, 512m, 512 MiB or 1.5 GiB"
@@ -153,7 +149,7 @@ def text(name: str, meaning: str, kind: str = "text") -> Key:
 
 
 def storms_text(name: str, meaning: str, kind: str = "text") -> Key:
-    """Return a key of texts or null, for which an empty text is null, as in Storm."""
+    """Return a key of texts or null, with an empty text as null, as in Storm."""
     return or_null(text(name, meaning, kind), "")
 
 
@@ -163,7 +159,7 @@ def one_of(name: str, values: Any, meaning: str) -> Key:
 
 
 def class_of(name: str, values: Any, meaning: str) -> Key:
-    """Return a key of Java classes, of which Storm may have others."""
+    """Return a key of Java classes; Storm may have others."""
     return dataclasses.replace(one_of(name, values, meaning), kind="class", is_class=True)
 
 
@@ -211,7 +207,6 @@ def texts(name: str, meaning: str) -> Key:
 
 
 def check_address(value: str) -> None:
-    """Raise `ConfigError` unless `value` is ``host`` or ``host:port``."""
     Address.parse(value, MAX_PORT)
 
 
@@ -227,7 +222,6 @@ def check_root(value: str) -> None:
 
 
 def check_variables(value: dict[str, Any]) -> None:
-    """Raise `ConfigError` if a process cannot have these environment variables."""
     if any("=" in name or "\0" in f"{name}{text}" for name, text in value.items()):
         raise ConfigError("no environment variable")
 
@@ -237,11 +231,11 @@ def check_distinct(value: list[int]) -> None:
         raise ConfigError("twice the same")
 
 
-#: Passed to the JVM, which knows fewer units than Spark, and counts bytes without a unit.
+#: For the JVM, which knows fewer units than Spark, and counts bytes without a unit.
 _HEAP: Final = "spark.driver.memory"
 _HEAP_SIZE: Final = re.compile(r"[1-9]\d*[kmgt]", re.IGNORECASE)
 
-#: Read by Spark, without a unit in MiB or bytes.
+#: For Spark, without a unit in MiB or bytes.
 _SIZES: Final = frozenset(
     {
         "spark.driver.maxResultSize",
@@ -259,7 +253,7 @@ _SPARK_SIZE: Final = re.compile(r"\d+(?:b|[kmgtp]b?)?", re.IGNORECASE)
 def check_spark_size(key: str, value: Any) -> None:
     """Check a value of Spark's sizes of memory; other keys and null are allowed.
 
-    A size that the JVM cannot read would end it before it can name the setting.
+    A size that the JVM cannot read would end the JVM before the setting is named.
     """
     if value is None:
         return

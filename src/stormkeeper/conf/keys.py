@@ -1,8 +1,7 @@
 """The names of all configuration keys of Storm, in any release, and of Spark.
 
-``storm_keys.txt`` has those of Storm 3.0 and 2.x (``Config``, ``DaemonConfig`` and
-``defaults.yaml``), 1.x and 0.x. ``scripts/spark-keys`` derives ``spark_keys.txt`` from Spark's
-jars.
+``storm_keys.txt`` has Storm 3.0 and 2.x (``Config``, ``DaemonConfig`` and ``defaults.yaml``), 1.x
+and 0.x. ``scripts/spark-keys`` derives ``spark_keys.txt`` from Spark's jars.
 """
 
 import difflib
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 #: Prefixes of open families of keys: Spark's settings, JVM system properties in Storm's files
-#: (``java.security.auth.login.config``), and those of plug-ins for Storm's metrics. Applications
-#: add settings to Spark's, so a key counts as misspelt only if much like one of Spark's.
+#: (``java.security.auth.login.config``), and plug-ins for Storm's metrics. Applications add Spark
+#: settings, so a key counts as misspelt only if much like one of Spark's.
 FAMILIES = ("spark.", "java.", "storm.daemon.metrics.reporter.plugin.")
 
 _SPARK = "spark."
@@ -29,7 +28,7 @@ _FREE_OF_SPARK = re.compile(
 
 _SPARK_LIKENESS = 0.9
 
-#: Keys of a cluster's servers and a machine's folders, which a topology cannot set: its workers
+#: Keys of a cluster's servers and a machine's folders, which a topology cannot set, as workers
 #: would look for the cluster elsewhere.
 OF_THE_CLUSTER = frozenset(
     {
@@ -63,13 +62,11 @@ _OWN_LIKENESS = 0.7
 
 @functools.cache
 def storm_keys() -> frozenset[str]:
-    """Return the names of Storm's keys."""
     return frozenset(Path(__file__).with_name("storm_keys.txt").read_text("utf-8").split())
 
 
 @functools.cache
 def spark_keys() -> frozenset[str]:
-    """Return the names of Spark's settings."""
     return frozenset(Path(__file__).with_name("spark_keys.txt").read_text("utf-8").split())
 
 
@@ -81,12 +78,12 @@ def is_known(key: str) -> bool:
 
 
 def is_secret(key: str) -> bool:
-    """Return whether the value of `key` may be a password or the like, by the key's name."""
+    """Return whether the value of `key` may be a secret, by the key's name."""
     return _SECRET.search(key) is not None
 
 
 def flattened(key: str, value: Any, also: Collection[str] = ()) -> tuple[str, Any] | None:
-    """Return the first dotted key, with value, that a nested mapping stands for, else None.
+    """Return the first dotted key, with value, in a nested mapping, else None.
 
     Examples
     --------
@@ -104,7 +101,7 @@ def flattened(key: str, value: Any, also: Collection[str] = ()) -> tuple[str, An
 
 
 def nearest(key: str, also: Collection[str] = ()) -> str | None:
-    """Return the known key, or name in `also`, most similar to `key`; None if none is similar."""
+    """Return the most similar known key, or name in `also`, or None."""
     if key.startswith(_SPARK):
         return _of_spark(key)
     names = sorted(storm_keys().union(also))
@@ -128,7 +125,7 @@ def _undotted(key: str) -> str:
 
 
 def _own_likeness(key: str, name: str) -> float:
-    """Return the similarity, 0 to 1, of two keys without their shared leading parts."""
+    """Return the similarity, 0 to 1, of two keys without shared leading parts."""
     parts, others = key.split("."), name.split(".")
     pairs = zip(parts, others, strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

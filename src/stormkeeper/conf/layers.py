@@ -3,7 +3,7 @@
 Later layers win, key by key: defaults; the file (``--config FILE``; else ``storm.yaml`` in
 ``$STORM_CONF_DIR``; else ``~/.storm/storm.yaml``); ``-c`` in order. Keys with a schema are checked
 in each layer; Storm's other keys are accepted; unknown keys get a warning. A nested key
-(``pacemaker:`` with ``port: 7000`` below) is an error, because nothing would read it.
+(``pacemaker:`` with ``port: 7000`` below) is an error, as nothing would read it.
 """
 
 import copy
@@ -27,18 +27,18 @@ from stormkeeper.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-#: Treatment of unknown keys; "warn" and "keep" keep them in the result.
+#: Treatment of unknown keys; "warn" and "keep" keep them.
 Unknown = Literal["warn", "error", "keep"]
 
 _SHOWN = 80
 
-#: Lists of servers, and the single hosts of older releases. The last layer with either key counts,
-#: and in it the list.
+#: Lists of servers, and single hosts of older releases. The last layer with either key counts, and
+#: in it the list.
 _LISTS_AND_HOSTS = (("pacemaker.servers", "pacemaker.host"), ("nimbus.seeds", "nimbus.host"))
 
 
 class Conf(Mapping[str, Any]):
-    """Configuration values by key, with a value for every key of the schema; immutable.
+    """Configuration values by key, with every key of the schema; immutable.
 
     Lists and mappings are copied on access. The ``repr`` shows no values.
     """
@@ -51,7 +51,7 @@ class Conf(Mapping[str, Any]):
         overrides: Collection[str] = (),
         files: Mapping[Path, bool] | None = None,
     ) -> None:
-        #: The files it was read from, and whether each had any content.
+        #: The files read, and whether each had any content.
         self.files: Mapping[Path, bool] = dict(files or {})
         self._values = dict(values)
         self._overrides = frozenset(overrides)
@@ -102,7 +102,7 @@ class Conf(Mapping[str, Any]):
         return {k: v for k, v in self.items() if k not in base or not _same(v, base[k])}
 
     def to_yaml(self) -> str:
-        """Return the values that differ from the defaults as YAML, secrets included."""
+        """Return `changed` as YAML, secrets included."""
         return write_yaml(self.changed())
 
     def write(self, path: Path | str) -> None:
@@ -112,7 +112,6 @@ class Conf(Mapping[str, Any]):
 
 @functools.cache
 def defaults() -> Conf:
-    """Return the default configuration."""
     path = Path(__file__).with_name("defaults.yaml")
     return Conf(_checked(_read_file(path)[0], path.name))
 
@@ -130,10 +129,10 @@ def load(
 ) -> Conf:
     """Read the configuration.
 
-    `files` are read, and must exist, instead of ``storm.yaml``; `overrides` are ``key=value``
-    texts, with values in YAML; later ones win. `strict` and `unknown` say what becomes of unknown
-    keys, beside those of `also_known`. `instead_of` is the configuration before a reload: a file of
-    it that is now missing or empty is an error, as it is probably being replaced.
+    `files`, which must exist, are read instead of ``storm.yaml``; `overrides` are ``key=value``
+    texts, with values in YAML; later ones win. `strict` and `unknown` decide about unknown keys,
+    beside `also_known`. `instead_of` is the configuration before a reload: a file that is now
+    missing or empty is an error, as it is probably being replaced.
 
     Raises `ConfigError`, in a line, for a file or override that cannot be read, a value that does
     not fit its key, or an unknown key that is an error.
@@ -165,12 +164,12 @@ class Finding(NamedTuple):
     key: str | None
     message: str
 
-    #: Whether commands fail because of it, or only warn.
+    #: Commands fail, instead of only warning.
     is_error: bool
 
 
 def check(path: Path | str, *, strict: bool = False) -> tuple[list[str], list[Finding]]:
-    """Return the keys of a file, and all its faults in order; `load` stops at the first."""
+    """Return the keys of a file, and all faults in order; `load` stops at the first."""
     path = Path(path)
     try:
         values, _ = _read_file(path)

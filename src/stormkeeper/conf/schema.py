@@ -452,7 +452,7 @@ _WITHOUT_EFFECT: Final = (
     port("ui.port", "port of the web UI, which does not exist yet"),
 )
 
-#: The keys as a user looks for them, by title.
+#: By title, as in the documentation.
 SECTIONS: Final[dict[str, tuple[Key, ...]]] = {
     "Every machine": _CLUSTER,
     "ZooKeeper": _ZOOKEEPER,

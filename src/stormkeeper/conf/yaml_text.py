@@ -1,6 +1,6 @@
 """YAML of configurations, read and written.
 
-Read as Storm reads it (YAML 1.1), except that a duplicate key is an error and a date stays text.
+YAML 1.1, as in Storm, but a duplicate key is an error and a date stays text.
 """
 
 import math
@@ -71,8 +71,7 @@ _OneLineDumper.add_representer(str, _represent_text)
 def read(text: str | bytes) -> Any:
     """Return the single document in `text`.
 
-    Raises `ConfigError` if `text` is not YAML; names line and column, and quotes nothing, as it may
-    be a secret.
+    Raises `ConfigError` with line and column, without the text, which may be a secret.
     """
     try:
         return yaml.load(text, _Loader)
@@ -84,7 +83,7 @@ def read(text: str | bytes) -> Any:
 
 
 def key_lines(text: str | bytes) -> dict[str, int]:
-    """Return the line, from 1, of each key of the mapping in `text`; empty without YAML."""
+    """Return the line, from 1, of each key; empty without YAML."""
     try:
         node = yaml.compose(text, _SafeLoader)
     except (yaml.YAMLError, RecursionError):
@@ -94,18 +93,12 @@ def key_lines(text: str | bytes) -> dict[str, int]:
 
 
 def write(values: Mapping[str, Any]) -> str:
-    """Return `values` as a YAML document, which `read` reads back.
-
-    Raises `ConfigError` if a value has no YAML form.
-    """
+    """Return a YAML document; raise `ConfigError` if a value has no YAML form."""
     return _dump(dict(values), flow=False)
 
 
 def write_value(value: Any) -> str:
-    """Return `value` as a line of YAML, which `read` reads back.
-
-    Raises `ConfigError` if the value has no YAML form.
-    """
+    """Return a line of YAML; raise `ConfigError` if the value has no YAML form."""
     return _dump(value, flow=True).removesuffix("...\n").rstrip("\n")
 
 
@@ -135,6 +128,6 @@ def _fault(error: yaml.YAMLError) -> str:
     if "single document" in str(error.context):
         return f"it holds more than one document{where}"
     if isinstance(error, yaml.composer.ComposerError | yaml.constructor.ConstructorError):
-        # Their messages quote the text.
+        # These messages quote the text.
         return f"it has an anchor, alias, tag or key that YAML does not define{where}"
     return f"it is not YAML: {error.problem}{where}"
