@@ -288,7 +288,7 @@ class LocalState:
     def next_start(self) -> int:
         """Return the number of a worker's start, greater than all before; raises `SupervisorError`.
 
-        After a loss of the last number, the next is the time in seconds since 1970.
+        Without a last number, the next is the time in seconds since 1970.
         """
         path = self._folder / _STARTS
         text = (self._read(path) or b"").strip()

@@ -1,6 +1,6 @@
-"""What a user writes: a `Topology` of spouts and bolts on PySpark.
+"""The API of topologies: spouts and bolts on PySpark.
 
-Importing this imports no PySpark: the functions of a topology are called by its worker, later.
+Importing this imports no PySpark: the worker calls a topology's functions later.
 """
 
 from stormkeeper.topology.topology import Component, Topology

@@ -1,8 +1,8 @@
 """Finds and repairs damage in a query's checkpoint on a disk.
 
-Spark writes ``offsets/N`` before batch N, with what the batch reads, and ``commits/N`` after it. A
-power cut or a full disk may leave the newest of these files empty or cut off; Spark then refuses to
-start the query. Without such a file Spark repeats the batch, or plans it anew.
+Spark writes ``offsets/N`` before batch N, with what the batch reads, and ``commits/N`` after it.
+After a power cut or a full disk the newest of these files may be empty or cut off; Spark then
+refuses to start the query. Without the file Spark repeats the batch, or plans it anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: The first line of Spark's log files.
+#: First line of Spark's log files.
 _VERSION: Final = re.compile(r"v\d+")
 
 _AGAIN: Final = (
@@ -37,8 +37,8 @@ _NEW_ID: Final = (
 class Defect:
     """Damage in a checkpoint.
 
-    `lost` is what a repair loses, empty without a repair; `remove` has the files to remove for it;
-    `new_id` gives the query a new id in ``metadata``.
+    `lost` is what a repair loses; `remove` has the files that the repair removes; `new_id` gives
+    the query a new id in ``metadata``.
     """
 
     text: str
@@ -48,7 +48,6 @@ class Defect:
 
     @property
     def is_mendable(self) -> bool:
-        """Whether `mend` repairs it."""
         return bool(self.remove) or self.new_id
 
 
@@ -66,7 +65,7 @@ def check(checkpoint: Path) -> list[Defect]:
 
 
 def mend(checkpoint: Path, defects: Sequence[Defect]) -> None:
-    """Repair what can be repaired, while no query runs; files move into the folder ``mended``."""
+    """Repair what is mendable, while no query runs; files move into the folder ``mended``."""
     # Commits first: Spark takes a commit without its offsets for another query's.
     for file in sorted({file for defect in defects for file in defect.remove}):
         _put_aside(checkpoint, file)
@@ -141,7 +140,7 @@ def _log(folder: Path) -> dict[int, Path]:
 
 
 def _is_whole(file: Path, before: Path | None = None) -> bool:
-    """Return whether a log file has a version, JSON, and as many lines as the file `before`."""
+    """Return whether a log file has a version, JSON, and no fewer lines than the file `before`."""
     version, *lines = file.read_text(errors="replace").rstrip("\n").split("\n")
     if not _VERSION.fullmatch(version) or not lines:
         return False
@@ -149,7 +148,7 @@ def _is_whole(file: Path, before: Path | None = None) -> bool:
         return False
     try:
         for number, line in enumerate(lines):
-            # A source's offset should be JSON, but Spark does not enforce it.
+            # Spark does not enforce JSON in a source's offset.
             if not number or line.startswith(("{", "[")):
                 json.loads(line)
     except ValueError:

@@ -1,8 +1,8 @@
 """The topology that a script's source declares, built without running the script.
 
 A real `Topology` gets a copy of each decorated function, with the same parameters and no body, and
-finds the faults. The checks stop wherever the source leaves open what happens: they go on only
-while all uses of the topology's name are known, and everything that runs in between.
+finds the faults. The checks go on only while the source shows all uses of the topology's name, and
+everything that runs in between.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stormkeeper.topology import faults
 from stormkeeper.topology.plan import plan
 from stormkeeper.topology.topology import SERVICES, Component, Topology, unheard
 
-#: Names that end a script early, run code from elsewhere, or bind names invisibly.
+#: End a script early, run code from elsewhere, or bind names invisibly.
 _OPEN = frozenset(
     """
     SystemExit _exit abort exit quit execl execle execlp execv execve execvp
@@ -59,7 +59,7 @@ def check_described(
 
 
 def first_argument(call: ast.Call) -> str | None:
-    """Return the name in a call of `Topology`, None if it is computed."""
+    """Return the name in a call of `Topology`, None if computed."""
     named = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
     argument = next(iter([*call.args, *named]), None)
     if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
@@ -72,7 +72,7 @@ class _Described:
         self._body = tree.body
         self._made, self._name = _the_topology(tree, class_)
         self._topology: Topology | None = None
-        #: The values of the module's names, if known.
+        #: Values of the module's names, if known.
         self._names: dict[str, Any] = {}
         self._functions: dict[str, ast.FunctionDef] = {}
         self._foreign = foreign
@@ -201,7 +201,7 @@ def _the_topology(tree: ast.Module, class_: str) -> tuple[ast.Assign | ast.AnnAs
         uses.subtract(mentioned(ast.walk(made.annotation)))
     bindings = Counter(bound(ast.walk(tree)))
     adding = sum(_adds(node, name) for node in tree.body)
-    # Otherwise one of the two names is bound again, passed on, or used in another way.
+    # Otherwise a name is bound again, passed on, or used in another way.
     if not uses[root] == bindings[root] == bindings[name] == uses[name] - adding == 1:
         raise _UndecidedError
     return made, name
@@ -250,7 +250,7 @@ def _setting(keyword: ast.keyword) -> Any:
         raise _UndecidedError from None
 
 
-#: The value of a name that is known only at run time.
+#: Known only at run time.
 _UNKNOWN = object()
 
 
@@ -279,7 +279,7 @@ def _starts(body: Collection[ast.stmt]) -> Iterable[ast.expr]:
                 yield value
 
 
-#: Methods that return a DataFrame, or a step towards one.
+#: Return a DataFrame, or a step towards a DataFrame.
 _FRAME = frozenset(
     """
     agg alias coalesce count crossJoin distinct drop dropDuplicates dropDuplicatesWithinWatermark
@@ -289,7 +289,7 @@ _FRAME = frozenset(
     """.split()  # noqa: SIM905  (a line for each fills the page)
 )
 
-#: Methods that return a DataStreamWriter.
+#: Return a DataStreamWriter.
 _WRITER = frozenset(
     """
     clusterBy foreach foreachBatch format option options outputMode partitionBy queryName trigger
@@ -401,7 +401,7 @@ def bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def mentioned(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names in `nodes`: of variables, attributes and imports."""
+    """Return the names of variables, attributes and imports."""
     names = set()
     for node in nodes:
         if isinstance(node, ast.Name):

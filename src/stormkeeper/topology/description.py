@@ -1,10 +1,9 @@
-"""The description of a script: what it defines, as JSON, and the process that finds out.
+"""The description of a script: what the script defines, as JSON; and the describing process.
 
-A description says which queries must be placed, with which executors and tasks, without the user's
-code. On the submitter's machine the script runs once, to its end, without a call of a component's
-function, in a process with limits of time and size. The process is a worker's
-(`stormkeeper.worker.script`), so that the script meets the Spark session of the cluster; starting
-that module by name keeps PySpark out of this process.
+A description says which queries must be placed, with which executors and tasks. On the submitter's
+machine the script runs to its end, without a call of a component's function, in a process with
+limits of time and size. The process is a worker's (`stormkeeper.worker.script`), with the Spark
+session of the cluster; PySpark stays out of this process.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from stormkeeper.topology.topology import ComponentDescription, Topology, spread
 #: Rises when older readers would misread a description.
 VERSION: Final = 1
 
-#: Most bytes of a description: the limit of one call of Storm's Nimbus
-#: (``nimbus.thrift.max_buffer_size``), room for five thousand components.
+#: The limit of one call of Storm's Nimbus (``nimbus.thrift.max_buffer_size``), room for five
+#: thousand components.
 MAX_BYTES: Final = 1024 * 1024
 
-#: Deepest nesting of lists and mappings in a conf.
+#: Of lists and mappings in a conf.
 MAX_DEPTH: Final = 32
 
-#: The range of a Java reader's integers: 64 bits, the end excluded.
+#: The range of Java's 64-bit integers, the end excluded.
 _LEAST: Final = -(2**63)
 _END: Final = 2**63
 
@@ -65,9 +64,9 @@ class ExecutorDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A topology, or a plain script (`kind` "script"), whose queries are unknown before it runs.
 
-    `needs_session`: the script ran to its end only with a Spark session; `session_first`: with one
-    before its beginning, as for ``@udf("string")`` above the first Topology. Queries and executors
-    follow from the components.
+    `needs_session`: the script ran to its end only with a Spark session; `session_first`: with a
+    session before its beginning, as for ``@udf("string")`` above the first Topology. Queries and
+    executors follow from the components.
     """
 
     version: int
@@ -82,23 +81,22 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def most_workers(self) -> int:
-        """The most workers that can share its queries."""
         return max(1, len(self.queries))
 
     @property
     def query_ids(self) -> tuple[str, ...]:
-        """The ids of what a cluster places: the queries, or the script as a whole."""
+        """The queries that a cluster places; a script is placed as a whole."""
         return (self.name,) if self.kind == "script" else tuple(query.id for query in self.queries)
 
     def plan(self) -> Plan:
-        """Return the plan, empty for a script; raise `TopologyError` for bad components."""
+        """Return the plan, empty for a script; raises `TopologyError` for bad components."""
         return Plan((), ()) if self.kind == "script" else plan(_rebuilt(self))
 
 
 def of_topology(
     topology: Topology, *, needs_session: bool = False, session_first: bool = False
 ) -> Description:
-    """Describe a topology; raise `TopologyError` without a plan, or for a conf that is not JSON."""
+    """Describe a topology; raises `TopologyError` without a plan, or if the conf is not JSON."""
     the_plan = plan(topology)
     return Description(
         version=VERSION,
@@ -120,7 +118,7 @@ def of_topology(
 
 
 def with_parallelism(description: Description, hints: Mapping[str, int]) -> Description:
-    """Return a description with another parallelism of components, by id, as after a rebalance."""
+    """Return a description with other parallelism of components, by id, as after a rebalance."""
     if all(hints.get(one.id, one.parallelism) == one.parallelism for one in description.components):
         return description
     topology = _rebuilt(description)
@@ -133,7 +131,6 @@ def with_parallelism(description: Description, hints: Mapping[str, int]) -> Desc
 
 
 def of_script(script: Path) -> Description:
-    """Describe a plain script."""
     return Description(
         version=VERSION,
         kind="script",
@@ -147,7 +144,7 @@ def of_script(script: Path) -> Description:
 
 
 def encode(description: Description) -> bytes:
-    """Return a description as JSON; raise `TopologyError` above `MAX_BYTES`."""
+    """Return a description as JSON; raises `TopologyError` above `MAX_BYTES`."""
     data = msgspec.json.encode(description)
     if len(data) > MAX_BYTES:
         raise TopologyError(
@@ -158,10 +155,7 @@ def encode(description: Description) -> bytes:
 
 
 def decode(data: bytes) -> Description:
-    """Read a description, and check what follows from the components.
-
-    Raises `SerializationError` with the reason.
-    """
+    """Read and check a description; raises `SerializationError`."""
     if len(data) > MAX_BYTES:
         raise SerializationError(
             f"a topology's description may have {MAX_BYTES:,} bytes, not {len(data):,}"
@@ -251,8 +245,8 @@ def _key(key: Any, where: str) -> str:
     return text
 
 
-#: Seconds that a script may run, without a Spark session and with one. Spark alone may take most of
-#: a minute to start on a busy machine.
+#: Limits of a script's run, without and with a Spark session, whose start may take most of a minute
+#: on a busy machine.
 PLAIN_SECS = 60.0
 SESSION_SECS = 180.0
 
@@ -264,7 +258,7 @@ class ExitCode(IntEnum):
     DESCRIBED = 20
     #: The result file holds the text of an error.
     FAULT = 21
-    #: There is no file: the script needs a Spark session, in the second case before it begins.
+    #: No file: the script needs a Spark session, in the second case before its beginning.
     NEEDS_SESSION = 22
     NEEDS_SESSION_FIRST = 23
 
@@ -282,11 +276,11 @@ def describe(
 ) -> Description:
     """Return the description of what a script defines; a script without `Topology` is not run.
 
-    Any other one runs first without a Spark session; then, if needed, with one that begins when the
-    script asks for it or makes a `Topology`; and if that is too late, with one from the beginning.
-    `root` is the first folder in ``sys.path``, `files` and `overrides` configure the session.
-    Raises `TopologyError` for a fault, `MissingExtraError` if the script must run without PySpark,
-    and `ChildError`.
+    Another script runs first without a Spark session; then, if needed, with a session that begins
+    when the script asks for it or makes a `Topology`; and if that is too late, with a session from
+    the beginning. `root` is the first folder in ``sys.path``, `files` and `overrides` configure the
+    session. Raises `TopologyError` for a fault, `MissingExtraError` without PySpark, and
+    `ChildError`.
     """
     if not has_to_run(script, root=root, py_files=py_files):
         return of_script(script)

@@ -11,7 +11,6 @@ from typing import Final
 
 
 def starts_itself(bolt: str) -> str:
-    """Say that a bolt starts a query, which the worker must do."""
     return (
         f"the bolt {bolt!r} started its query itself: return the DataStreamWriter without "
         ".start(); the worker names the query, gives it a checkpoint and starts it"
@@ -19,7 +18,6 @@ def starts_itself(bolt: str) -> str:
 
 
 def starts_beside(topology: str) -> str:
-    """Say that the script of a topology starts a query beside the topology."""
     return (
         f"the script defines the topology {topology!r} and starts a query itself as well: make "
         "that one a bolt which returns its DataStreamWriter"
@@ -27,7 +25,6 @@ def starts_beside(topology: str) -> str:
 
 
 def starts_nothing(script: Path) -> str:
-    """Say that a script starts nothing."""
     return (
         f"{script} defines no Topology and starts no streaming query: there is nothing to run. Have"
         " it define a Topology, or start a query with `.writeStream....start()`"
@@ -35,10 +32,7 @@ def starts_nothing(script: Path) -> str:
 
 
 def unnamed_checkpoints(script: Path, names_none: bool, keeps: bool) -> str:
-    """Say that some or all queries of a script lack a checkpoint.
-
-    `keeps`: whether such a query gets a checkpoint in the topology's folder.
-    """
+    """Report queries without a checkpoint; `keeps`: the topology's folder has one for each."""
     found = f"{script} names {'no' if names_none else 'not for each query a'} checkpointLocation"
     if keeps:
         return (
@@ -55,17 +49,16 @@ _ANEW: Final = (
 
 
 def without_checkpoint(query: str) -> str:
-    """Say that a running query has no checkpoint to continue from."""
     why = "as topology.checkpoint.scripts is false"
     return f"the query {query!r} has no checkpoint, {why}: it {_ANEW}"
 
 
-#: The end of a worker that another supervisor had started.
+#: Of a worker that another supervisor had started.
 UNSEEN_END: Final = "its exit code is not known"
 
 
 def broken_checkpoint(name: str) -> str:
-    """Say that a file of a checkpoint is damaged; `name` is the topology's or the folder."""
+    """Report a damaged checkpoint; `name` is the topology's, or the folder."""
     return (
         "a file of the checkpoint is empty or cut off, as after a power cut: on this machine,"
         f" `storm checkpoint check {name}` says which, and what is lost if it is mended, and"
@@ -73,20 +66,18 @@ def broken_checkpoint(name: str) -> str:
     )
 
 
-#: The beginning of a crash report.
 _CRASH: Final = "the worker in slot "
 _TRACEBACK: Final = "Traceback (most "
 
 
 def crash(port: int, number: int, reason: str) -> str:
-    """Say that the worker of a slot crashed, for the `number`-th time."""
     return f"{_CRASH}{port} crashed ({number} in a row): {reason}"
 
 
 def crash_with_cause(line: str, cause: str) -> str:
     """Report a crash: the exception's first line, the `crash` line, and the cause.
 
-    The exception comes first since Storm's UI shows the first 200 characters of an error.
+    Storm's UI shows the first 200 characters of an error.
     """
     lines = [each.strip() for each in cause.splitlines() if each.strip()] or [""]
     has_trace = any(each.startswith(_TRACEBACK) for each in lines)
@@ -95,12 +86,11 @@ def crash_with_cause(line: str, cause: str) -> str:
 
 
 def is_crash(error: str) -> bool:
-    """Return whether a component's error is the report of a crash."""
     return any(line.startswith(_CRASH) for line in error.splitlines()[:2])
 
 
 def newest_line(error: str) -> str:
-    """Return an error in one line: of a Python traceback the last line."""
+    """Return an error in one line; with a Python traceback, its first and last line."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     traces = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
     if not traces or is_crash(error):
@@ -113,7 +103,6 @@ def _first(lines: Sequence[str]) -> str:
 
 
 def frame_unread(bolt: str) -> str:
-    """Say that no component reads the rows of a bolt."""
     return (
         f"no component reads from the bolt {bolt!r}, and it returned a DataFrame: add a bolt with "
         f"@topology.bolt({bolt}), or end the query by returning frame.writeStream..."
@@ -121,7 +110,6 @@ def frame_unread(bolt: str) -> str:
 
 
 def no_writer(bolt: str, returned: str) -> str:
-    """Say that a bolt which ends a query returned no writer."""
     return (
         f"the bolt {bolt!r} returned {returned}, not a DataStreamWriter: end it with "
         "`return frame.writeStream...`"
@@ -129,19 +117,18 @@ def no_writer(bolt: str, returned: str) -> str:
 
 
 def writer_read(bolt: str) -> str:
-    """Say that a bolt ends a query, but another bolt reads from it."""
     return (
         f"the bolt {bolt!r} returned a DataStreamWriter, which ends a query, but another bolt "
         "reads from it: return a DataFrame, and write it in a bolt of its own"
     )
 
 
-#: The result of a function that returns None.
+#: A function's result None.
 NOTHING = "nothing (is a `return` missing?)"
 
 
 def missing_module(name: str, python: str) -> str:
-    """Say that a module is missing; no package is guessed, as its name may be another's."""
+    """Report a missing module without a guess of the package: the name may be another's."""
     return (
         f"No module named {name!r}: name the package that has it in the requirements.txt beside "
         "the code, and install that file in the Python that runs the storm command "
@@ -149,7 +136,7 @@ def missing_module(name: str, python: str) -> str:
     )
 
 
-#: Maven coordinates of Spark's own connectors, and of others, which have versions of their own.
+#: Maven coordinates of Spark's own connectors, and of others with versions of their own.
 _OF_SPARK: Final = {
     "kafka": "org.apache.spark:spark-sql-kafka-0-10_{scala}:{spark}",
     "avro": "org.apache.spark:spark-avro_{scala}:{spark}",
@@ -193,7 +180,6 @@ def coordinates(source: str, versions: tuple[str, str] | None = None) -> str | N
 
 
 def missing_source(source: str, versions: tuple[str, str] | None = None) -> str:
-    """Say how to bring a data source that Spark does not find."""
     package = coordinates(source, versions)
     spark, scala = versions or spark_versions()
     which = ""
@@ -210,7 +196,6 @@ def missing_source(source: str, versions: tuple[str, str] | None = None) -> str:
 
 
 def may_miss_source(script: Path, source: str) -> str:
-    """Say that a script uses a data source, and that no jar comes along."""
     return (
         f"{script} uses the data source {source!r}, and no jar comes along: unless the cluster's"
         f" Spark has it, {missing_source(source)}"
@@ -218,7 +203,6 @@ def may_miss_source(script: Path, source: str) -> str:
 
 
 def unfetched(packages: str, what: str) -> str:
-    """Say that Spark could not fetch `packages`, with the resolver's message."""
     return (
         f"Spark did not start, as it could not fetch spark.jars.packages={packages}: {what}. If the"
         " name is right and no repository is reached from here, bring the jars and those that they"

@@ -1,8 +1,7 @@
 """The plan of a topology: queries, executors and tasks; and the claims of launches.
 
 A query is a sink and everything that feeds it. An executor is a component in a query, with as many
-tasks as the component's parallelism. Tasks are numbered from 1 over the components sorted by id,
-then over queries sorted by id, equally in all processes.
+tasks as the component's parallelism. Tasks are numbered from 1, by component id, then by query id.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class Query:
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        """The inputs of all components, in order."""
         return tuple(
             Edge(source, component.id, position)
             for component in self.components
@@ -53,7 +51,7 @@ class Executor:
 
     @property
     def emits(self) -> bool:
-        """Whether other components read its rows; false for a bolt that is the query's sink."""
+        """Whether other components read the rows; false for the query's sink."""
         return self.component.kind == "spout" or self.component.id != self.query
 
 
@@ -83,7 +81,7 @@ class Plan:
 
 
 def plan(topology: Topology) -> Plan:
-    """Return the plan of a topology; a bolt that no component reads from counts as a sink.
+    """Return the plan of a topology; a bolt that no component reads from is a sink.
 
     Raises `TopologyError` without a sink, or for a spout that no component reads.
     """
@@ -140,7 +138,8 @@ class Claim(NamedTuple):
 
     A worker that was cut off may run on while its queries were launched elsewhere. So a worker
     writes its claim to the checkpoint, and starts no batch after a greater claim. A leader assigns
-    epoch and counter; the supervisor counts the starts of the process there in `launch`, from 0.
+    epoch and counter, with a `launch` of 0; the supervisor raises `launch` at each start of the
+    process.
     """
 
     epoch: int
@@ -152,7 +151,7 @@ class Claim(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Claim:
-        """Read the text of ``str``; raise `ValueError` for anything else."""
+        """Read the text of ``str``; raises `ValueError` for anything else."""
         found = _FORM.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is no claim: EPOCH-COUNTER-LAUNCH, such as 12-3-0")

@@ -1,8 +1,7 @@
 """Checks the source of a script, without running it.
 
-A worker takes seconds to start Spark before it runs a script, but most faults show in the source. A
-user cannot override a refusal, so only a script that the worker would certainly refuse, or that
-would end at once, is refused.
+Spark takes seconds to start, but most faults show in the source. A user cannot override a refusal,
+so only a script that the worker would certainly refuse, or that would end at once, is refused.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from stormkeeper.topology.declared_topology import (
     within,
 )
 
-#: The modules from which a script imports `Topology`.
+#: A script imports `Topology` from these.
 MODULES = ("stormkeeper.topology", "stormkeeper.topology.topology")
 
-#: Packages, besides Python's own, that neither bring modules from elsewhere nor reach into a
+#: Besides Python's own, packages that neither bring modules from elsewhere nor reach into a
 #: topology that was not passed to them.
 _KNOWN = frozenset({"py4j", "pyspark", "stormkeeper"})
 
 
-#: The writer's option, and the end of Spark's setting, for a checkpoint, in lower case.
+#: The writer's option, and the end of Spark's setting, in lower case.
 _CHECKPOINT = "checkpointlocation"
 
 
 def check(script: Path, py_files: Sequence[Path] = (), *, runs_here: bool = True) -> None:
     """Raise `TopologyError` for the first fault in a script's source, with the script and the line.
 
-    `py_files` are modules and archives that come with it. Without `runs_here`, other modules may be
-    installed where it runs, so none is missing.
+    `py_files` are modules and archives that come with the script. Without `runs_here`, no module
+    counts as missing.
     """
     try:
         source = script.read_bytes()
@@ -77,20 +76,19 @@ def check(script: Path, py_files: Sequence[Path] = (), *, runs_here: bool = True
 
 
 def parsed(source: bytes) -> ast.Module:
-    """Return the syntax tree, without Python's warnings, which come when the script runs."""
+    """Return the syntax tree, without Python's warnings, which come at the run."""
     with warnings.catch_warnings(action="ignore"):
         return ast.parse(source)
 
 
 def script_name(script: Path) -> str:
-    """Return a topology's name after its script."""
     return re.sub(r"[^A-Za-z0-9]+", "-", script.stem).strip("-") or "topology"
 
 
 def imports_topology(script: Path, py_files: Sequence[Path] = ()) -> bool:
     """Return whether a script, or a module that comes with it, imports `stormkeeper.topology`.
 
-    If not, the script defines no topology, unless an installed package makes one for it.
+    If not, only an installed package can make a topology for the script.
     """
     modules = Modules([script.resolve().parent, *py_files])
     return any(f"{name}.".startswith(f"{MODULES[0]}.") for name in reached(script, modules))
@@ -99,7 +97,7 @@ def imports_topology(script: Path, py_files: Sequence[Path] = ()) -> bool:
 def names_checkpoints(script: Path, py_files: Sequence[Path] = ()) -> bool | None:
     """Return whether a script's queries name checkpoints: all (True), none (False), or some (None).
 
-    Compares how often the source names one with how often it begins to write a stream.
+    Compares the counts of checkpoints and of ``writeStream`` in the source.
     """
     trees = _trees(script, py_files)
     if not trees:
@@ -141,7 +139,7 @@ def modules_beside(script: Path, py_files: Sequence[Path] = ()) -> list[Path]:
 def reached(script: Path, modules: Modules) -> Iterator[str]:
     """Yield the modules that a script may import, itself or through modules that come with it.
 
-    Raises `OSError` if the script cannot be read.
+    Raises `OSError` if the script is unreadable.
     """
     package = modules.package(script)
     left: list[tuple[bytes | None, str]] = [(script.read_bytes(), package)]
@@ -245,7 +243,7 @@ def _trees(script: Path, py_files: Sequence[Path]) -> list[ast.Module]:
 
 
 def _parsed_code(script: Path, modules: Modules) -> tuple[set[str], list[ast.Module], bool]:
-    """Return a script's imports, its tree with those of its modules, and whether these are all.
+    """Return a script's imports, all its syntax trees, and whether no tree is missing.
 
     A compiled module has no tree.
     """
@@ -291,9 +289,8 @@ class Modules:
         return ""
 
     def has(self, name: str) -> bool:
-        """Return whether a module exists."""
         package = name.partition(".")[0]
-        # The known ones are installed wherever scripts run, but perhaps not here.
+        # Installed wherever scripts run, but perhaps not here.
         if self.brings(package) or package in _KNOWN:
             return True
         try:
@@ -311,7 +308,6 @@ class Modules:
         return known and not self.brings(package)
 
     def brings(self, package: str) -> bool:
-        """Return whether a package or module is in one of the places."""
         if any(place.suffix == ".py" and place.stem == package for place in self._places):
             return True
         with contextlib.suppress(ImportError, ValueError):
@@ -322,7 +318,7 @@ class Modules:
     def sources(self, name: str) -> Iterator[tuple[bytes | None, str]]:
         """Yield the sources of a module that comes with the script, and of its packages.
 
-        With each comes the package for its relative imports. A compiled one is None.
+        Each comes with its package for relative imports; a compiled module is None.
         """
         for place in self._places:
             if place.suffix == ".py" and place.stem == name:
@@ -331,8 +327,7 @@ class Modules:
         for part in itertools.accumulate(name.split("."), "{}.{}".format):
             package, _, last = part.rpartition(".")
             with contextlib.suppress(ImportError, ValueError, OSError, SyntaxError):
-                # By its last name only: for a whole name, a folder without __init__.py is looked
-                # up through its imported parent, which is not imported here.
+                # A whole name needs the parent's import if the folder has no __init__.py.
                 found = importlib.machinery.PathFinder.find_spec(last, places)
                 if found is None:
                     return
@@ -344,7 +339,6 @@ class Modules:
                 yield text, package if inner is None else part
 
     def unknown(self, node: ast.AST) -> bool:
-        """Return whether `node` imports an unknown module."""
         if isinstance(node, ast.Import):
             return not all(self.knows(alias.name) for alias in node.names)
         if isinstance(node, ast.ImportFrom):
@@ -366,20 +360,20 @@ _DYNAMIC = frozenset(
 )
 _OF_THE_JVM = ("_j", "_gateway", "_sc")
 
-#: Modules whose functions call nothing of the script that is not passed to them.
+#: Their functions call nothing of the script that is not passed to them.
 _HARMLESS = frozenset(
     {"collections", "dataclasses", "datetime", "decimal", "enum", "logging", "os", "pathlib"}
     | {"pyspark", "re", "typing"}
 )
 _HARMLESS_CALLS = frozenset({"dict", "float", "frozenset", "int", "list", "set", "str", "tuple"})
 _HARMLESS_DECORATORS = frozenset({"classmethod", "property", "staticmethod"})
-#: Methods that run only if a class or its object is used explicitly.
+#: Run only if a class or its object is used explicitly.
 _HARMLESS_METHODS = frozenset(
     {"__call__", "__enter__", "__eq__", "__exit__", "__hash__", "__init__", "__post_init__"}
     | {"__repr__", "__str__"}
 )
 _DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-#: Statements that may run code of the script without a visible call.
+#: May run code of the script without a visible call.
 _RUNNING = (
     *(ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.AugAssign, ast.Assert),
     *(ast.Raise, ast.Match, ast.Delete, ast.comprehension),
@@ -389,8 +383,7 @@ _RUNNING = (
 def check_starts(script: Path, py_files: Sequence[Path] = ()) -> None:
     """Raise `TopologyError` for a script that certainly starts nothing; see `check`.
 
-    A worker of such a script ends at once, again and again. A script with this package, with
-    modules from elsewhere, or with computed names passes.
+    Scripts with this package, with modules from elsewhere, or with computed names pass.
     """
     modules = Modules([script.resolve().parent, *py_files])
     try:

@@ -1,7 +1,7 @@
 """`Topology`: the decorators with which a user names spouts and bolts.
 
-Everything that can be checked without calling the functions is checked here, at the faulty line.
-The worker checks what the functions return, before it starts a query.
+All checks that need no call of the functions are done here, at the faulty line. The worker checks
+what the functions return, before it starts a query.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import msgspec
 
 from stormkeeper.errors import TopologyError
 
-#: Names are parts of znodes, of checkpoints' file names and of topology ids.
+#: Parts of znodes, of checkpoints' file names and of topology ids.
 _TOPOLOGY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _COMPONENT_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
-#: Prefix of Storm's own components (``__acker``, ``__system``).
+#: Of Storm's own components (``__acker``, ``__system``).
 _RESERVED = "__"
 
 #: Called with each new topology; set by a worker while it runs a script.
@@ -34,14 +34,14 @@ class Topology:
     """A graph of spouts and bolts that run as streaming queries of PySpark.
 
     A spout returns a streaming DataFrame. A bolt takes the DataFrames of its inputs and returns
-    another one, or a ``DataStreamWriter``: then it is a sink. Each sink with everything that feeds
-    it is one streaming query. A function's parameters are its inputs in order and, if present,
-    ``spark`` (the session) and ``conf`` (the configuration).
+    another DataFrame, or a ``DataStreamWriter``: then it is a sink. Each sink with everything that
+    feeds it is one streaming query. A function's parameters are its inputs in order and, if
+    present, ``spark`` (the session) and ``conf`` (the configuration).
 
     Parameters
     ----------
     name
-        Letters, digits, and ``_ -`` after the first.
+        Letters, digits, ``_``, and ``-`` after the first.
     conf
         The topology's own keys, Storm's, and ``spark.*``; ``-c key=value`` overrides them.
 
@@ -111,7 +111,7 @@ class Topology:
         """Make a function a spout: ``@topology.spout``, or with settings in parentheses.
 
         `parallelism` is the number of partitions and of tasks, `name` the id, by default the
-        function's. Raises `TopologyError` with the reason.
+        function's. Raises `TopologyError`.
         """
         if others or isinstance(function, Component | str):
             raise TopologyError(
@@ -129,8 +129,8 @@ class Topology:
     ) -> Callable[[Callable[..., Any]], Component]:
         """Make a function a bolt that reads from `inputs`: ``@topology.bolt(lines)``.
 
-        `inputs` are components or their ids, in the order of the function's parameters; otherwise
-        as `spout`. Raises `TopologyError` with the reason.
+        `inputs` are components or their ids, in the order of the function's parameters;
+        `parallelism` and `name` as for `spout`. Raises `TopologyError`.
         """
         ids = [self._input(given) for given in inputs]
 
@@ -276,12 +276,11 @@ class Component:
         self.function = function
         self.inputs = tuple(inputs)
         self.parallelism = parallelism
-        # Checks the signature here, where the user's traceback points at the decorator.
+        # Here the user's traceback points at the decorator.
         self.arguments([None] * len(self.inputs), dict.fromkeys(SERVICES))
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the user's function."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -289,12 +288,11 @@ class Component:
 
     @property
     def description(self) -> ComponentDescription:
-        """The component without its function."""
         return ComponentDescription(self.id, self.kind, self.inputs, self.parallelism)
 
     @property
     def place(self) -> str:
-        """File and line of the function, ``job.py, line 7``; empty if it is not Python."""
+        """File and line of the function, ``job.py, line 7``; empty for a function in C."""
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         return f"{code.co_filename}, line {code.co_firstlineno}" if code is not None else ""
 

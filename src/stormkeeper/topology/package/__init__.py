@@ -1,6 +1,6 @@
 """A topology's package: one zip with everything that a machine needs to run the topology.
 
-It is made on the submitter's machine. The other machines run no code of the user before a worker
+The submitter's machine makes the package; no other machine runs code of the user before a worker
 does. The zip holds::
 
     manifest.json        a `manifest.PackageManifest`: everything below, with sizes and checksums

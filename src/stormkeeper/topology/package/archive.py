@@ -1,7 +1,7 @@
-"""The zip of a package: written, read without trusting anything in it, and unpacked into a folder.
+"""The zip of a package: written, read without trust in the bytes, and unpacked into a folder.
 
-The same input gives the same bytes: names are sorted, times fixed, and a file is executable or not
-and nothing else. So an unchanged topology keeps its checksum and need not be sent again.
+The same input gives the same bytes: names are sorted, times fixed, and of the modes only the
+executable bit is kept. So an unchanged topology need not be sent again.
 
 Readers accept only what `write` makes: a plain zip without extensions, comments, links, encryption
 or bytes before or behind it, with exactly the files in its manifest.
@@ -52,28 +52,27 @@ _JAR: Final = "META-INF/MANIFEST.MF"
 _END: Final = struct.Struct("<4s4H2LH")
 _END_MARK: Final = b"PK\x05\x06"
 
-#: The beginning of an entry in the table of contents (4.3.12), and the longest table: an entry has
-#: 46 bytes and the name.
+#: The beginning of an entry in the table of contents (4.3.12), and the longest table.
 _ENTRY_MARK: Final = b"PK\x01\x02"
 _TABLE_BYTES: Final = (manifest.MAX_FILES + 1) * (46 + names.MAX_FILE_BYTES)
 
-#: The locator before the end record of a zip64 (4.3.15), whose own sizes would count.
+#: The locator before a zip64's end record (4.3.15), whose own sizes would count.
 _LOCATOR_MARK: Final = b"PK\x06\x07"
 _LOCATOR_BYTES: Final = 20
 
-#: The one flag that an entry may have: a name in UTF-8.
+#: The only flag of an entry: a name in UTF-8.
 _UTF8: Final = 0x800
 
 _UNFINISHED: Final = ".unpacking-"
 
-#: For the owner alone, as code may be private. Programs have the folder's mode.
+#: Code may be private. Programs have the folder's mode.
 _FOLDER_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 
 
 @dataclass(frozen=True)
 class PackageContents:
-    """What goes into a package; `name` defaults to the topology's, or that of the code."""
+    """What goes into a package; `name` defaults to the topology's, or to the code's."""
 
     code: PackagedCode
     description: Description
@@ -87,17 +86,15 @@ class PackageContents:
 
     @property
     def topology_name(self) -> str:
-        """The topology's name in the cluster."""
         own = self.description.name if self.description.kind == "topology" else self.code.name
         return self.name or own
 
     @property
     def entry_point(self) -> str:
-        """The script's name in the package."""
         return manifest.CODE + self.code.script.relative_to(self.code.root).as_posix()
 
     def files(self) -> dict[str, Path]:
-        """Return the files by name in the package; raise `TopologyError` for equal names."""
+        """Return the files by name in the package; raises `TopologyError` for equal names."""
         found: dict[str, Path] = {}
         for file in self.code.files:
             found[manifest.CODE + file.relative_to(self.code.root).as_posix()] = file
@@ -116,7 +113,6 @@ class PackageContents:
 
 
 def versions() -> Versions:
-    """Return the versions on this machine."""
     try:
         pyspark = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
@@ -200,7 +196,7 @@ def _add(archive: zipfile.ZipFile, name: str, mode: int, source: BinaryIO) -> Pa
 class Package:
     """A package with a valid manifest and description; the other files are not verified yet.
 
-    The file must stay open. Raises `SerializationError` with the reason.
+    The file must stay open. Raises `SerializationError`.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -225,7 +221,7 @@ class Package:
     def chunks(self, file: PackedFile) -> Iterator[bytes]:
         """Yield the bytes of a file; use none before the end.
 
-        There `SerializationError` is raised if they do not match the manifest.
+        Raises `SerializationError` at the end if the bytes do not match the manifest.
         """
         digest, size = hashlib.sha256(), 0
         with _zip_errors(), self._zip.open(self._infos[file.name]) as packed:
@@ -240,11 +236,10 @@ class Package:
             )
 
     def is_executable(self, file: PackedFile) -> bool:
-        """Return whether a file is a program."""
         return self._infos[file.name].external_attr >> 16 == EXECUTABLE
 
     def verify(self) -> None:
-        """Read all files; raise `SerializationError` for one that does not match the manifest."""
+        """Read all files; raises `SerializationError` if one does not match the manifest."""
         for file in self.manifest.files:
             self._verify(file)
 
@@ -268,7 +263,7 @@ class Package:
 
 
 def read_package(file: BinaryIO) -> Package:
-    """Open a package as `Package` does, and verify all files."""
+    """Open a package, and verify all files; raises `SerializationError`."""
     package = Package(file)
     package.verify()
     return package
@@ -350,8 +345,7 @@ def _zip_errors() -> Iterator[None]:
 def unpack(file: BinaryIO, folder: Path) -> PackageManifest:
     """Unpack a package as `folder`, whole or not at all; return the manifest.
 
-    A folder that another process has made meanwhile stays. Raises `SerializationError` or
-    `OSError`.
+    A folder of another process stays. Raises `SerializationError` or `OSError`.
     """
     package = Package(file)
     unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
@@ -377,8 +371,7 @@ def unpack(file: BinaryIO, folder: Path) -> PackageManifest:
 def find_difference(listed: PackageManifest, folder: Path) -> Path | None:
     """Return the first file of an unpacked package that does not match the manifest, or None.
 
-    Other files do not count, as Python writes its own there. Raises `OSError` for a file that
-    cannot be read.
+    Ignores other files, as Python writes its own there. Raises `OSError`.
     """
     whole = manifest.encode(listed)
     expected = [(manifest.MANIFEST, len(whole), hashlib.sha256(whole).hexdigest())]

@@ -1,9 +1,8 @@
 """The code of a package: the files of a script, a folder or a wheel, and the script that runs.
 
-- **A script** brings the modules beside it that it imports, itself or through others, and the
-  ``requirements.txt`` beside it.
+- **A script** brings the modules that it imports and the ``requirements.txt``, from beside it.
 - **A folder** comes whole, except for ignored files. Its script is ``__main__.py``, else
-  ``topology.py``, else the only one at its top.
+  ``topology.py``, else the only script at its top.
 - **A wheel** is unpacked, not installed, so it must be pure. Its script is the ``__main__.py`` of
   its one package with such a file.
 """
@@ -33,7 +32,6 @@ REQUIREMENTS: Final = "requirements.txt"
 
 _SCRIPTS: Final = ("__main__.py", "topology.py")
 
-#: The files that define a pipeline of Spark Declarative Pipelines.
 _PIPELINES: Final = ("spark-pipeline.yml", "spark-pipeline.yaml")
 
 _MAIN: Final = "/__main__.py"
@@ -42,7 +40,7 @@ IGNORE_FILE: Final = ".stormignore"
 
 _NEVER: Final = frozenset({"__pycache__", "metastore_db", "spark-warehouse"})
 
-#: Whether a file or folder is ignored, by its path from the top and whether it is a folder.
+#: Whether a path from the top is ignored, given whether it is a folder.
 Ignored = Callable[[str, bool], bool]
 
 
@@ -51,7 +49,7 @@ class PackagedCode:
     """The files of a topology, and the script that runs.
 
     `root` is the first folder in ``sys.path``, `name` the default name of the topology, `required`
-    the text of the requirements and where it is from.
+    the text of the requirements and its source.
     """
 
     root: Path
@@ -61,7 +59,7 @@ class PackagedCode:
     required: tuple[str, str] | None
 
     def requirements(self, base: dict[str, str]) -> tuple[environment.Requirement, ...]:
-        """Return the requirements over `base`, as `requirements.parse` does."""
+        """Return the requirements over `base`, as `environment.parse` does."""
         if self.required is None:
             return ()
         text, file = self.required
@@ -222,8 +220,8 @@ def _matches(pattern: str, path: str, name: str, is_folder: bool) -> bool:
 def walk(root: Path, ignored: Ignored, start: Path | None = None) -> Iterator[Path]:
     """Yield the files of a folder that are not ignored, sorted by name in each folder.
 
-    Patterns are relative to `root`; `start` is a folder in it. Raises `TopologyError` for something
-    that cannot be sent: a link to a folder or out of `root`, a socket.
+    Patterns are relative to `root`; `start` is a folder in it. Raises `TopologyError` for a link to
+    a folder or out of `root`, and for a socket.
     """
     folder = start or root
     try:
@@ -264,7 +262,7 @@ class UnpackedWheel:
 def unpack_wheel(wheel: Path, folder: Path) -> UnpackedWheel:
     """Unpack a wheel into an empty folder.
 
-    Raises `TopologyError` if it cannot be read, is not pure, or has no script.
+    Raises `TopologyError` if the wheel is unreadable, is not pure, or has no script.
     """
     try:
         name, _, _, tags = parse_wheel_filename(wheel.name)
@@ -320,5 +318,5 @@ def _requires(folder: Path) -> tuple[str, ...]:
                 if marker is None or "extra" not in str(marker):
                     found.append(str(line))
             except InvalidRequirement:
-                found.append(str(line))  # `requirements.parse` says what is wrong
+                found.append(str(line))  # `environment.parse` says what is wrong
     return tuple(found)

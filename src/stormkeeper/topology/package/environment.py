@@ -1,12 +1,11 @@
 """The Python environment of a topology: its requirements, their pins and wheels, and its identity.
 
 Every machine must install the same: a requirement is a package by name, or an address with fixed
-content. Package indexes are set on each machine and not sent, since an address may hold a password.
-At the submission pip pins the versions over PySpark and Stormkeeper, as on a machine of the
-cluster.
+content. Package indexes are not sent, since an address may hold a password. At the submission pip
+pins the versions over PySpark and Stormkeeper, as on a machine of the cluster.
 
-Topologies with equal requirements share an environment. A supervisor names the folder by the
-identity, so any change of what would be installed, or of the Python below, gives another folder.
+Topologies with equal requirements share an environment. Its folder has the identity as name: any
+change of the installed packages, or of the Python below, gives another folder.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from stormkeeper.extras import require
 #: Rises when environments are built differently.
 _FORMAT: Final = 1
 
-#: 128 bits of a SHA-256: short enough for a script's first line, of which Linux reads 255 bytes.
+#: Of a SHA-256: short enough for a script's first line, of which Linux reads 255 bytes.
 DIGITS: Final = 32
 
-#: Most requirements, and most characters of a line with its hashes. A large environment has some
-#: hundreds, and a package with a wheel for each platform some fifty hashes.
+#: A large environment has some hundreds, and a package with a wheel for each platform some fifty
+#: hashes.
 MAX_REQUIREMENTS: Final = 2000
 MAX_LINE: Final = 16 * 1024
 
@@ -65,7 +64,7 @@ _BRING = (
 _NO_PATH = f"a path is none on the machines of the cluster: {_BRING}"
 _INSTEAD = "write what stands in that file here"
 
-#: The beginnings of pip's options (pip accepts shortened ones), and what to do instead.
+#: The beginnings of pip's options (pip accepts shortened options), and the advice.
 _OPTIONS: Final = (
     (("-r", "--requirement", "-c", "--constraint"), _INSTEAD),
     (("-e", "--editable"), _BRING),
@@ -75,7 +74,7 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True)
 class Requirement:
-    """A requirement with its normalized name and its text in one line, always written the same."""
+    """A requirement; `text` is one line in a normal form."""
 
     name: str
     text: str
@@ -87,9 +86,8 @@ def parse(text: str, file: str, base: Mapping[str, str]) -> tuple[Requirement, .
     """Return the requirements of a ``requirements.txt``, in order.
 
     `base` has the versions of packages that every machine has and no topology can replace. A
-    requirement of one of them is left out, and one of an extra of it gets that version. Raises
-    `TopologyError` for the first invalid line, with its number and what to do, and without
-    addresses.
+    requirement of such a package is left out; with an extra, it gets that version. Raises
+    `TopologyError` for the first invalid line, without addresses.
     """
     found: dict[str, Requirement] = {}
     for number, line in _logical_lines(text):
@@ -244,7 +242,7 @@ def _is_pinned(parsed: Parsed) -> bool:
 
 
 class Base(msgspec.Struct, frozen=True):
-    """The Python and packages that an environment is built on, which no requirement can replace."""
+    """The Python and packages below an environment."""
 
     python: str
     abi: str
@@ -254,7 +252,7 @@ class Base(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls) -> Base:
-        """Return the base of this process; raise `MissingExtraError` without PySpark."""
+        """Return the base of this process; raises `MissingExtraError` without PySpark."""
         require("spark", "an environment for topologies", "pyspark")
         return cls(
             python=platform.python_version(),
@@ -266,15 +264,14 @@ class Base(msgspec.Struct, frozen=True):
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions for `requirements.parse`."""
         return {"pyspark": self.pyspark, "stormkeeper": self.stormkeeper}
 
 
 def identity(pins: Iterable[str], base: Base, wheels: Iterable[str] = ()) -> str:
     """Return the identity of an environment, `DIGITS` hexadecimal digits.
 
-    `wheels` has the SHA-256 of each wheel that is installed from the package itself. Raises
-    `TopologyError` without pins: then the base is the environment.
+    `wheels` has the SHA-256 of each wheel from the package itself. Raises `TopologyError` without
+    pins: then the base is the environment.
     """
     required = sorted(set(pins))
     if not required:
@@ -283,12 +280,12 @@ def identity(pins: Iterable[str], base: Base, wheels: Iterable[str] = ()) -> str
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:DIGITS]
 
 
-#: Seconds that pip may take to pin: it may fetch large files to see what they require.
+#: Pip may fetch large files to see what they require.
 PIN_SECS: Final = 900.0
 
 _QUIETLY: Final = ("--no-input", "--disable-pip-version-check", "--progress-bar=off")
 
-#: Installed on every machine that runs topologies.
+#: On every machine that runs topologies.
 _CLUSTERS = "stormkeeper[spark]"
 
 
@@ -297,7 +294,7 @@ def pin(
 ) -> tuple[str, ...]:
     """Return the pinned requirements of everything that must be installed, sorted.
 
-    Raises `TopologyError` with pip's last words, and `file`, where the requirements are from.
+    Raises `TopologyError` with pip's last lines, and `file`, the source of the requirements.
     """
     if not required:
         return ()
@@ -338,7 +335,7 @@ class _Report(msgspec.Struct):
 
 
 def _in_their_lines(required: Sequence[Requirement]) -> str:
-    """Return the requirements on their lines of the file, as pip names lines in errors."""
+    """Keep the lines of the file, which pip names in errors."""
     texts = {requirement.line: requirement.text for requirement in required}
     return "\n".join(texts.get(number, "") for number in range(1, max(texts) + 1))
 
@@ -359,7 +356,7 @@ def _pins(
         if parsed.url is not None:
             pins[name] = requirement.text
         elif name in chosen or name in there:
-            # What is there may have another version on another machine.
+            # Another machine may have another version of it.
             hashes = requirement.text.partition(" --hash=")[1:]
             pins[name] = f"{name}=={chosen.get(name) or there[name]}{''.join(hashes)}"
     return tuple(sorted(pins.values()))
@@ -401,7 +398,7 @@ def _needs(distribution: metadata.Distribution, extra: str) -> list[Parsed]:
     return [one for one in parsed if one.marker is None or one.marker.evaluate(environment)]
 
 
-#: Seconds that pip may take for wheels: it may fetch a gigabyte, or compile sources.
+#: Pip may fetch a gigabyte, or compile sources.
 GATHER_SECS: Final = 1800.0
 
 

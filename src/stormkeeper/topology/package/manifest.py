@@ -15,22 +15,22 @@ from stormkeeper.errors import SerializationError, TopologyError
 from stormkeeper.topology.package.environment import pins_fault
 from stormkeeper.topology.topology import unheard
 
-#: Most files. A folder of vendored packages has some thousands; each file costs a reader about a
-#: kilobyte of memory and a supervisor a call to the disk.
+#: A folder of vendored packages has some thousands; each costs a reader about a kilobyte of memory
+#: and a supervisor a call to the disk.
 MAX_FILES: Final = 10_000
 
-#: Most bytes of all files. The largest wheels of Spark's users have 1 GB. Below 2 GiB, Python
-#: writes a zip without extensions of the format, so readers can refuse these.
+#: The largest wheels of Spark's users have 1 GB. Below 2 GiB, Python writes a zip without
+#: extensions of the format, so readers can refuse these.
 MAX_BYTES: Final = 2_000_000_000
 
-#: Largest ratio of the files' size to the zip's, so that a small upload does not fill the disks of
-#: all supervisors. Code and text shrink to a fifth, tables to a fiftieth.
+#: So that a small upload does not fill all supervisors' disks. Code and text shrink to a fifth,
+#: tables to a fiftieth.
 MAX_RATIO: Final = 100
 
-#: Bytes below which the ratio does not matter.
+#: Below, the ratio does not matter.
 FREE_BYTES: Final = 16 * 1024**2
 
-#: Most bytes of a manifest: names and checksums of `MAX_FILES` files, and the rest.
+#: Names and checksums of `MAX_FILES` files, and the rest.
 MAX_MANIFEST_BYTES: Final = 8 * 1024**2
 
 #: Rises when older readers would misread the manifest.
@@ -43,7 +43,6 @@ PY_FILES: Final = "py-files/"
 JARS: Final = "jars/"
 WHEELS: Final = "wheels/"
 
-#: A Maven package, as in ``spark.jars.packages``.
 JVM_PACKAGE: Final = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
@@ -92,7 +91,7 @@ class _Versioned(msgspec.Struct):
 
 
 def encode(manifest: PackageManifest) -> bytes:
-    """Return a manifest as indented JSON; raise `TopologyError` if it is invalid or too long."""
+    """Return a manifest as indented JSON; raises `TopologyError` if invalid or too long."""
     problem = fault(manifest)
     data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     if problem is None and len(data) > MAX_MANIFEST_BYTES:
@@ -106,7 +105,7 @@ def encode(manifest: PackageManifest) -> bytes:
 
 
 def decode(data: bytes) -> PackageManifest:
-    """Read a manifest; raise `SerializationError` with the reason."""
+    """Read a manifest; raises `SerializationError`."""
     if len(data) > MAX_MANIFEST_BYTES:
         raise SerializationError(
             f"a package's manifest may have {MAX_MANIFEST_BYTES:,} bytes, not {len(data):,}"
@@ -128,7 +127,6 @@ def decode(data: bytes) -> PackageManifest:
 
 
 def fault(manifest: PackageManifest) -> str | None:
-    """Return what is wrong with a manifest, or None."""
     try:
         unheard(manifest.name)  # which says what is wrong with the name
     except TopologyError as error:
