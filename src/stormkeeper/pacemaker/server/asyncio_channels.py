@@ -45,15 +45,15 @@ from stormkeeper.pacemaker.server.client_session import ClientSession
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.server_tls import TLS_BYTES, fault_of, secure
 
-#: Rounds of the loop in which a draining channel still reads: enough for all bytes that a client
-#: can have sent, also over TLS.
+#: Rounds of the loop with reads in a drain: enough for all bytes that a client can have sent, also
+#: over TLS.
 _LAST_LOOKS: Final = READ_BYTES // TLS_BYTES + 1
 
 _HANDSHAKE_SECONDS: Final = 10.0
 
 
 class AsyncioChannels:
-    """Channels on asyncio's transports; all methods are called in the loop's thread."""
+    """Channels on asyncio's transports; called in the loop's thread only."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class AsyncioChannels:
         self.on_closed = on_closed
         self._on_freed = on_freed
         self.is_draining = False
-        #: One receive buffer for all channels; asyncio would allocate one per read.
+        #: For all channels; asyncio would allocate a buffer per read.
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.bytes_in = self.bytes_out = 0
         self.sends = self.gets = self.others = 0
         self._buckets = [0] * (len(LATENCY_BOUNDS) + 1)
         self._seconds = 0.0
         self._channels: dict[_Channel, ClientSession] = {}
-        #: When the turns of this round of the loop must end; None before the first turn.
+        #: End of the turns of this round of the loop; None before the first turn.
         self._round_ends: float | None = None
         self.is_cut = False
         self._long: deque[_Channel] = deque()
@@ -104,7 +104,6 @@ class AsyncioChannels:
         tls: ssl.SSLContext | None = None,
         handshake_timeout: float = _HANDSHAKE_SECONDS,
     ) -> None:
-        """Take over a socket, with TLS if `tls` is given; see `Channels.adopt`."""
         prepare(connection)
         channel = _Channel(self, session)
         self._channels[channel] = session
@@ -114,23 +113,19 @@ class AsyncioChannels:
         channel.task.add_done_callback(lambda task: channel.connected(task, connection))
 
     def sweep(self, now: float) -> None:
-        """End channels beyond a time limit; called about once a second."""
         for channel in list(self._channels):
             channel.sweep(now)
 
     def drain(self) -> None:
-        """Answer received requests, read no more, then half-close every channel."""
         self.is_draining = True
         for channel in list(self._channels):
             channel.move()
 
     def abort(self) -> None:
-        """End all channels at once."""
         for channel in list(self._channels):
             channel.abort(DRAIN, STOPPING)
 
     def counters(self) -> dict[str, int]:
-        """Return the counts sends, gets, others, bytes_in and bytes_out."""
         return {
             "sends": self.sends,
             "gets": self.gets,
@@ -140,11 +135,10 @@ class AsyncioChannels:
         }
 
     def latency(self) -> tuple[tuple[float, ...], list[int], float]:
-        """Return `LATENCY_BOUNDS`, the requests per bucket, and the sum of their seconds."""
         return LATENCY_BOUNDS, list(self._buckets), self._seconds
 
     def count(self, requests: RequestStream, seconds: float) -> None:
-        """Move a turn's counts from the stream to the server's counters."""
+        """Move a turn's counts to the server's counters."""
         count = requests.sends + requests.gets + requests.others
         if count:
             self.sends += requests.sends
@@ -155,7 +149,7 @@ class AsyncioChannels:
             self._seconds += count * seconds
 
     def is_round_over(self, now: float) -> bool:
-        """Return whether the turns of this round of the loop took `BATCH_SECONDS`."""
+        """Return whether this round's turns took `BATCH_SECONDS`."""
         if self._round_ends is None:
             self._round_ends = now + BATCH_SECONDS
             asyncio.get_running_loop().call_soon(self._begin_round)
@@ -168,7 +162,7 @@ class AsyncioChannels:
             let_others_run()
 
     def await_long_turn(self, channel: "_Channel") -> None:
-        """Queue a channel for a long request, after all short requests."""
+        """Queue a channel behind all short requests."""
         if not self._long:
             asyncio.get_running_loop().call_soon(self._give_long_turns)
         self._long.append(channel)
@@ -185,7 +179,7 @@ class AsyncioChannels:
             asyncio.get_running_loop().call_soon(self._give_long_turns)
 
     def forget(self, channel: "_Channel") -> None:
-        """Remove a channel whose descriptor is closed."""
+        """Remove a channel with a closed descriptor."""
         session = self._channels.pop(channel, None)
         if session is not None:
             self._on_freed(session)
@@ -200,8 +194,8 @@ class _Unread(asyncio.Protocol):
 class _Channel(asyncio.BufferedProtocol):
     """A connection of a client.
 
-    Nothing is read while requests wait, so the end of the stream is seen after all answers, but
-    over TLS: then the waiting writes and deletions are still carried out.
+    Nothing is read while requests wait, so the end of the stream is seen after all answers. TLS
+    reads ahead: at the end of the stream the waiting writes and deletions are still carried out.
     """
 
     def __init__(self, channels: AsyncioChannels, session: ClientSession) -> None:
@@ -210,17 +204,17 @@ class _Channel(asyncio.BufferedProtocol):
         self._session = session
         self._requests = RequestStream(session, channels.max_size)
         self._transport: asyncio.Transport | None = None
-        #: The TCP transport, which holds unsent bytes with and without TLS.
+        #: The TCP transport, which also holds unsent bytes of TLS.
         self._below: asyncio.Transport | None = None
         self._is_full = False
         self._is_over = False
-        # Whether another turn is scheduled, and one for a long request.
+        # Whether another turn is scheduled, and a turn for a long request.
         self._is_due = False
         self._is_due_long = False
-        #: Remaining rounds of the loop with reads while the server drains.
+        #: Remaining rounds with reads in a drain.
         self._looks = _LAST_LOOKS
         self._waits_since: float | None = None
-        # Clock seconds since when a frame is incomplete and answers are unread.
+        # Since when a frame is incomplete and answers are unread.
         self._frame_since: float | None = None
         self._unsent_since: float | None = None
         self._unsent = 0
@@ -234,7 +228,7 @@ class _Channel(asyncio.BufferedProtocol):
             if tls is None:
                 await loop.connect_accepted_socket(lambda: self, connection)
                 return
-            # In two steps, to know the TCP transport, which may hold unread answers.
+            # In two steps, to know the TCP transport.
             self._below, _ = await loop.connect_accepted_socket(_Unread, connection)
             await secure(
                 self._below,
@@ -303,7 +297,6 @@ class _Channel(asyncio.BufferedProtocol):
 
     def eof_received(self) -> None:
         if not self._is_over:
-            # TLS reads ahead, so requests may wait at the end of the stream.
             self._take_last_writes()
         within = self._requests.has_partial
         self._end(BY_CLIENT, CLOSED_WITHIN_A_MESSAGE if within else CLOSED_BY_CLIENT)
@@ -330,7 +323,7 @@ class _Channel(asyncio.BufferedProtocol):
             return
         began = monotonic()
         ends = began + TURN_SECONDS
-        # A round begins with short requests, so that long ones cannot take all its time.
+        # Short requests first, so that long requests cannot take the whole round.
         must_wait = (
             not may_be_long
             and requests.has_unanswered
@@ -351,7 +344,7 @@ class _Channel(asyncio.BufferedProtocol):
                 rounds = TURN_ROUNDS if monotonic() > ends else rounds + 1
             self._channels.count(requests, monotonic() - (self._waits_since or began))
             if not requests.has_unanswered or self._is_full:
-                # A client that does not read causes its own wait.
+                # A client that does not read causes this wait.
                 self._waits_since = None
             elif self._waits_since is None:
                 self._waits_since = began
@@ -456,7 +449,7 @@ class _Channel(asyncio.BufferedProtocol):
             log_error_of_ours(self._session)
 
     def _half_close(self, transport: asyncio.Transport) -> None:
-        """Close the server's side after the last answer, and drop further input."""
+        """Close the server's side after the last answer, and drop input."""
         if not self._channels.is_draining:  # else the server aborts the channel
             asyncio.get_running_loop().call_later(LINGER, transport.abort)
         if transport.can_write_eof():

@@ -1,4 +1,4 @@
-"""Channels: connections that move bytes between clients and their sessions.
+"""Channels: connections that move bytes between clients and sessions.
 
 `asyncio_channels` runs on asyncio, `_compiled` on epoll. Both keep these rules, to the byte:
 
@@ -11,8 +11,8 @@
   a channel that holds more than `READ_BYTES` ends at its next turn.
 - A turn ends after `TURN_SECONDS` or `TURN_ROUNDS` times `ANSWER_BYTES` of answers.
 - A request outside of `SHORT` (a list, a page, the deletion of a subtree) may be long. Long
-  requests wait until all short ones are served, then share `TURN_SECONDS` in order of arrival, at
-  least one per round: a pulse waits for one long answer, not for all.
+  requests wait for all short requests, then share `TURN_SECONDS` in order of arrival, at least one
+  per round: a pulse waits for one long answer, not for all.
 - After a batch that left requests unanswered, the server yields the processor: clients on the same
   machine would otherwise wait for the kernel's time slice, 4 ms in many kernels.
 - A channel whose client does not read, or that is open when the server stops, is reset; the kernel
@@ -40,23 +40,23 @@ _log = logging.getLogger(__name__)
 _RESET_AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 READ_BYTES: Final = 262_144
-#: Bytes of answers made before sending; a single answer may be larger.
+#: Made before sending; a single answer may be larger.
 ANSWER_BYTES: Final = 262_144
-#: Rounds of `ANSWER_BYTES` in a turn, if the client reads.
+#: Rounds per turn, if the client reads.
 TURN_ROUNDS: Final = 4
-#: A turn ends after the first request that Python answers later than this many seconds.
+#: Checked after each request that Python answers.
 TURN_SECONDS: Final = 0.00025
-#: Seconds of turns after which the event loop runs timers and accepts connections.
+#: Seconds of turns before the event loop runs timers and accepts connections.
 BATCH_SECONDS: Final = 0.02
-#: First bytes of requests whose work is small whatever is stored.
+#: First bytes of requests with little work, whatever is stored.
 SHORT: Final = frozenset(
     b"\x08\x00\x01\x00\x00\x00" + bytes([kind])
     for kind in (*(kind for kind, verb in VERBS.items() if verb.is_short), *AUTHENTICATING)
 )
 SHORT_BYTES: Final = 7
-#: Seconds in which a client with a bad frame can read earlier answers; on epoll one more.
+#: Seconds to read answers after a bad frame; on epoll one more.
 LINGER: Final = 1.0
-#: Upper bounds in seconds of the buckets of `Channels.latency`; a last bucket has none.
+#: Upper bounds, in seconds, of the buckets of `Channels.latency`; a last bucket has none.
 LATENCY_BOUNDS: Final = (
     *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005),
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
@@ -78,7 +78,7 @@ CLOSED_WITHIN_A_MESSAGE: Final = "closed by the client within a message"
 RESET_BY_CLIENT: Final = "reset by the client"
 AN_ERROR_OF_OURS: Final = "an error of this server"
 STOPPING: Final = "this server stops"
-#: Called once per channel at the end of the session: (session, cause, reason).
+#: At the end of a session: (session, cause, reason).
 OnClosed = Callable[[Any, str, str], None]
 OnFreed = Callable[[Any], None]
 
@@ -94,27 +94,27 @@ class Channels(Protocol):
     """All open connections of a server.
 
     Constructors take ``(index, *, max_size, clock, frame_timeout, output_timeout, on_closed,
-    on_freed)``: the store's `PulseIndex`, the largest payload, the clock of all ``now``, and the
+    on_freed)``: the store's `PulseIndex`, the largest payload, the clock of every ``now``, and the
     seconds to complete a frame and to read some of an answer.
     """
 
     max_size: int
     frame_timeout: float
     output_timeout: float
-    #: Bytes of unanswered requests and unread answers; 0 for no limit.
+    #: 0: no limit.
     max_buffered: int
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start moving bytes in this loop."""
+        """Start moving bytes."""
 
     def detach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop moving bytes."""
 
     def adopt(self, connection: socket.socket, session: ClientSession, now: float) -> None:
-        """Serve the client of a socket; raises `OSError`, with the socket closed, if that fails."""
+        """Serve a client; raise `OSError`, with the socket closed, on failure."""
 
     def __len__(self) -> int:
-        """Count the open descriptors, with those of ended sessions."""
+        """Count open descriptors, also of ended sessions."""
 
     def sweep(self, now: float) -> None:
         """End channels beyond a time limit; called about once a second."""
@@ -126,21 +126,21 @@ class Channels(Protocol):
         """End all channels at once."""
 
     def counters(self) -> dict[str, int]:
-        """Return the counts sends, gets, others, bytes_in and bytes_out."""
+        """Return sends, gets, others, bytes_in and bytes_out."""
 
     def latency(self) -> tuple[tuple[float, ...], list[int], float]:
         """Return `LATENCY_BOUNDS`, the requests per bucket, and the sum of their seconds.
 
-        A request's time runs from when its batch was readable (or from its first turn) until all
+        A request's time runs from when the batch was readable (or from the first turn) until all
         answers of the batch were sent, or kept for a client that does not read.
         """
 
 
 def prepare(connection: socket.socket) -> None:
-    """Set the options of a client's socket; close it and raise `OSError` on failure."""
+    """Set socket options; close the socket and raise `OSError` on failure."""
     try:
         connection.setblocking(False)
-        # Ends the connection of a client whose machine is gone.
+        # Finds clients whose machine is gone.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -150,23 +150,22 @@ def prepare(connection: socket.socket) -> None:
 
 
 def reset_on_close(connection: socket.socket) -> None:
-    """Make the kernel drop unread answers when the socket is closed."""
+    """Let the kernel drop unread answers on close."""
     with contextlib.suppress(OSError):  # reset by the client meanwhile
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_ONCE)
 
 
 def let_others_run() -> None:
-    """Yield the processor."""
     os.sched_yield()
 
 
 def log_error_of_ours(session: ClientSession, error: BaseException | None = None) -> None:
-    """Log an error, by default the current one, that ended a channel."""
+    """Log an error, the current by default, that ended a channel."""
     _log.error("closing %s: %s", session.peer, AN_ERROR_OF_OURS, exc_info=error or True)
 
 
 def too_much_held(size: int) -> str:
-    """Return the reason for ending a channel at the bound of memory."""
+    """Return the reason for ending a channel beyond `max_buffered`."""
     return (
         f"it held {size} bytes of unanswered requests or unread answers, and all connections"
         " together hold as much as they may"
@@ -174,19 +173,17 @@ def too_much_held(size: int) -> str:
 
 
 def unfinished_frame(seconds: float) -> str:
-    """Return the reason for ending a channel whose frame stays incomplete."""
     return (
         f"a message was not complete {seconds:.0f} s after it began (pacemaker.frame.timeout.secs)"
     )
 
 
 def unread_answers(seconds: float) -> str:
-    """Return the reason for ending a channel whose client does not read."""
     return f"nothing of its answers was read for {seconds:.0f} s (pacemaker.output.timeout.secs)"
 
 
 class RequestStream:
-    """Turns received bytes into answers, without I/O; payloads have at most `max_size` bytes."""
+    """Turns received bytes into answers, without I/O."""
 
     __slots__ = (
         "_payloads",
@@ -201,7 +198,7 @@ class RequestStream:
     )
 
     def __init__(self, session: ClientSession, max_size: int) -> None:
-        #: (cause, reason) of the channel's end, set when the requests before it are answered.
+        #: (cause, reason) of the channel's end, after the requests before.
         self.ending: tuple[str, str] | None = None
         #: Whether the next request may be long, or needs another turn.
         self.has_long = False
@@ -213,17 +210,15 @@ class RequestStream:
 
     @property
     def has_unanswered(self) -> bool:
-        """Whether whole requests wait for `next_answers`."""
+        """Whether whole requests wait."""
         return bool(self._payloads)
 
     @property
     def has_partial(self) -> bool:
-        """Whether a request is incomplete."""
         return self._splitter.has_partial
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of unanswered requests."""
         return self._whole_bytes + self._splitter.partial_bytes
 
     def receive(self, data: bytes) -> bool:
@@ -282,7 +277,7 @@ class RequestStream:
         return answers[0] if len(answers) == 1 else b"".join(answers)
 
     def take_last_writes(self) -> bool:
-        """Carry out the waiting writes of a client that is gone; return False if some are left."""
+        """Carry out a gone client's waiting writes; return False if some are left."""
         payloads, session = self._payloads, self._session
         while payloads:
             payload = payloads[0]

@@ -1,15 +1,15 @@
 """Sessions of clients: authentication, permissions, and log lines per client; without I/O.
 
-`may_read` and `may_write` are the client's permissions. The compiled engine reads and overwrites
-pulses by itself while `reads_unasked` and `writes_unasked` are true. A further rule by client or
-address is checked in `_authorise`, and makes these false for the clients that it concerns.
+The compiled engine reads and overwrites pulses by itself while `reads_unasked` and `writes_unasked`
+are true. A further rule by client or address is checked in `_authorise`, and makes these false for
+the clients that the rule concerns.
 
 - A request that is not a known write is a read, also of the reserved path.
 - A failed or abandoned authentication is logged and ends the connection.
 - Only the first refusal of a client is logged, and the lines per address are limited.
 - Stormkeeper's clients send EXISTS of the reserved path on a separate connection before they
-  authenticate; that refusal is not logged. A client that only sent GET_PULSE of it and left may
-  lack the method: that is logged.
+  authenticate; that refusal is not logged. A client that only sent GET_PULSE of the reserved path
+  and left may lack the method: that is logged.
 """
 
 import hashlib
@@ -55,12 +55,12 @@ from stormkeeper.sasl.jaas import login
 
 _log = logging.getLogger(__name__)
 
-#: Methods with passwords in the JAAS file; for KERBEROS the file names a keytab.
+#: For KERBEROS the JAAS file names a keytab.
 _WITH_PASSWORDS: Final = ("DIGEST", "SCRAM")
 _COMPLETE: Final = control_frame(Control.SASL_COMPLETE)
 _RESERVED: Final = RESERVED_PATH.encode()
 
-#: Log lines per address (or network of IPv6) within `_LINES_SECONDS`.
+#: Per address (or network of IPv6) within `_LINES_SECONDS`.
 _LINES: Final = 50
 _LINES_SECONDS: Final = 10.0
 
@@ -74,7 +74,7 @@ class Policy:
     """Permissions by configuration, and the mechanism of authentication.
 
     After a change of `fingerprint`, a hash of the JAAS file, clients must authenticate anew; after
-    a change of `keytab`, a hash of the server's key, they stay authenticated.
+    a change of `keytab`, a hash of the server's key, clients stay authenticated.
     """
 
     method: str = "NONE"
@@ -87,17 +87,16 @@ class Policy:
 
     @property
     def everyone_may_read(self) -> bool:
-        """Whether reading needs no authentication."""
         return self.mechanism is None
 
     @property
     def everyone_may_write(self) -> bool:
-        """Whether writing and deleting need no authentication."""
+        """Whether writes and deletes need no authentication."""
         return self.mechanism is None or not self.authenticates_writers
 
     @classmethod
     def from_conf(cls, conf: Conf) -> Self:
-        """Read the configuration and the JAAS file; raise `ConfigError` if either is wrong."""
+        """Read the configuration and the JAAS file; raise `ConfigError`."""
         method: str = conf["pacemaker.auth.method"]
         authenticates_writers: bool = conf["pacemaker.auth.writes"]
         mechanism = methods.server_mechanism(conf)
@@ -155,7 +154,7 @@ class _ServerAuthentication:
         self.user = ""
 
     def received(self, message: Message) -> bytes:
-        """Return the answer to a client's message; raise `AuthenticationError` if it fails."""
+        """Return the answer to a message; raise `AuthenticationError` on failure."""
         mechanism = self._mechanism
         if message.type == MessageType.CONTROL_MESSAGE:
             code = read_control(message)
@@ -185,7 +184,7 @@ class _ServerAuthentication:
         self.authorization_id = mechanism.authorization_id or ""
         self.user = credentials.shown(mechanism)
         self._mechanism = None
-        # Storm's KERBEROS has no last token and sends SASL_COMPLETE twice.
+        # Storm's KERBEROS sends no last token, but SASL_COMPLETE twice.
         return frames + _COMPLETE if frames else _COMPLETE + _COMPLETE
 
     def _begin(self) -> Mechanism:
@@ -195,7 +194,7 @@ class _ServerAuthentication:
 
 
 class ClientSession:
-    """Permissions and authentication of one connection; made by `ClientSessions.open`."""
+    """Permissions and authentication of a connection."""
 
     __slots__ = (
         "_authentication",
@@ -219,39 +218,39 @@ class ClientSession:
     def __init__(self, sessions: "ClientSessions", address: str, port: int) -> None:
         self.address = address
         self.origin = host_port(address, port)
-        #: Name in the log: address, port and authenticated user.
+        #: For the log: address, port and authenticated user.
         self.peer = self.origin
         self.user = ""
         self.authorization_id: str | None = None
-        #: Reason for closing the connection, and the cause for counters.
+        #: Reason for closing the connection, and the counted cause.
         self.fault: str | None = None
         self.cause = ""
         self._sessions = sessions
         self._channel = "plain TCP"
         self._authentication: _ServerAuthentication | None = None
         self._refusals = 0
-        # Whether the client was refused the reserved path, and whether it did anything else.
+        # Whether the client was refused the reserved path, and whether the client did more.
         self._has_asked = self._has_done_more = False
         policy = sessions.policy
         self.may_read = policy.everyone_may_read
         self.may_write = policy.everyone_may_write
-        #: Clock seconds at which the connection is closed without authentication.
+        #: End of the time to authenticate.
         self.deadline = math.inf
         if not self.may_read and not self.may_write:
             self.deadline = sessions.clock() + policy.handshake_timeout
 
     @property
     def reads_unasked(self) -> bool:
-        """Whether the compiled engine may read pulses without asking the session."""
+        """Whether the compiled engine may read without the session."""
         return self.may_read
 
     @property
     def writes_unasked(self) -> bool:
-        """Whether the compiled engine may overwrite pulses without asking the session."""
+        """Whether the compiled engine may overwrite without the session."""
         return self.may_write
 
     def answer(self, payload: bytes) -> bytes | None:
-        """Carry out the request in a payload, if permitted, and return the frames of the answer.
+        """Carry out a request, if permitted, and return the frames of the answer.
 
         None if the request needs another turn with the same payload. A `RemoteProtocolError` ends
         the connection after the earlier answers.
@@ -274,7 +273,7 @@ class ClientSession:
             raise
 
     def handshake_due(self, now: float) -> str | None:
-        """Return the reason for closing a connection past the `deadline`, else None."""
+        """Return the reason for closing a connection past the `deadline`."""
         if now < self.deadline:
             return None
         if self.fault is None:
@@ -296,7 +295,7 @@ class ClientSession:
         self.deadline = -math.inf
 
     def is_within(self, policy: Policy, *, same_secrets: bool) -> bool:
-        """Return whether a new `policy` grants all permissions that this client has now."""
+        """Return whether `policy` grants all current permissions."""
         if self.authorization_id is not None:
             try:
                 return same_secrets and policy.is_authorised(self.authorization_id)
@@ -307,7 +306,7 @@ class ClientSession:
         return policy.everyone_may_write or not self.may_write
 
     def secured(self, connection: ssl.SSLObject) -> None:
-        """Record the TLS version and certificate after the handshake."""
+        """Record TLS version and certificate."""
         self._channel, certificate = server_tls.describe(connection)
         if certificate:
             self._channel += f" with the certificate of {certificate}"
@@ -315,16 +314,15 @@ class ClientSession:
 
     @property
     def refusals(self) -> int:
-        """Number of refused requests."""
         return self._refusals
 
     @property
     def fields(self) -> dict[str, str]:
-        """Fields of log lines about this client."""
+        """Fields of log lines."""
         return {"peer": self.origin} | ({"user": self.user} if self.user else {})
 
     def left(self) -> tuple[int, str, str] | None:
-        """Handle the end of the connection; return level, cause and text of a log line, if any."""
+        """Handle the end; return level, cause and text of a log line, if any."""
         if self._is_authenticating and self.fault is None:
             self._count_authentication("failed")
             line = f"{self.peer} left in the middle of authenticating ({self._method})"
@@ -351,7 +349,7 @@ class ClientSession:
         return self._sessions.policy.mechanism is None and self.may_read and self.may_write
 
     def _authorise(self, payload: bytes) -> bytes | None:
-        """Answer a message of an authentication, or refuse a request; None if it is permitted."""
+        """Answer an authentication, or refuse a request; None if permitted."""
         exact = match_exact_shape(payload)
         if exact is not None:
             kind, message_id, path = exact[:3]
@@ -366,7 +364,7 @@ class ClientSession:
         if self.may_write if writes else self.may_read:
             self._has_done_more = True
             return None
-        # Raises if the exact shape has a type that is no request.
+        # Raises for an exact shape that is no request.
         decode_request(payload)
         if path == _RESERVED and kind in (MessageType.GET_PULSE, MessageType.EXISTS):
             self._has_asked |= kind == MessageType.GET_PULSE
@@ -423,7 +421,7 @@ class ClientSession:
 
 
 class ClientSessions:
-    """All sessions of a server, with shared policy, counters and log budget."""
+    """All sessions of a server; policy, counters and log budget are shared."""
 
     __slots__ = ("_lines", "_open", "clock", "events", "handler", "policy")
 
@@ -445,13 +443,12 @@ class ClientSessions:
         return len(self._open)
 
     def open(self, address: str, port: int) -> ClientSession:
-        """Start the session of a new connection."""
         session = ClientSession(self, address, port)
         self._open.add(session)
         return session
 
     def ended(self, session: ClientSession, cause: str, reason: str) -> None:
-        """Count and log the end of a connection; `cause` is empty if the client closed it."""
+        """Count and log the end; `cause` is empty if the client closed."""
         self._open.discard(session)
         if session.refusals > 1:
             line = f"{session.peer}: {session.refusals} requests were refused in all"
@@ -473,7 +470,7 @@ class ClientSessions:
         self._log(logging.WARNING, session, line, session.fields | {"cause": cause})
 
     def replace_policy(self, policy: Policy) -> int:
-        """Apply a new policy; return the number of clients that lose their connections."""
+        """Apply a policy; return the number of clients that lose connections."""
         same_secrets = policy.fingerprint == self.policy.fingerprint
         self.policy = policy
         losers = [s for s in self._open if not s.is_within(policy, same_secrets=same_secrets)]

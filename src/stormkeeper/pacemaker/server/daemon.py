@@ -1,8 +1,8 @@
 """The Pacemaker daemon: a `PacemakerServer` with signals, systemd, and a metrics endpoint.
 
 - All configured files are read before the port is bound.
-- SIGHUP reloads configuration and files; an error changes nothing. The command holds back a SIGHUP
-  during the start.
+- SIGHUP reloads configuration and files; an error changes nothing. The command blocks SIGHUP during
+  the start.
 - SIGTERM and SIGINT drain the server; another signal, a second or more later, ends the process.
 
 Exit codes: 0 after SIGTERM or SIGINT; 1 if the start failed; 2 for a wrong configuration; 128 plus
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: FileDescriptorName of the metrics socket that systemd passes.
+#: FileDescriptorName of the socket passed by systemd.
 METRICS_SOCKET: Final = "metrics"
 AN_ADDRESS: Final = (
     "an address of this machine (`ip address` lists them), or to 0.0.0.0 for all of them"
@@ -55,7 +55,7 @@ class Monitoring:
     """Serves metrics and health over HTTP, and reports to systemd, in the running event loop.
 
     A socket that `manager` passes as `METRICS_SOCKET` replaces ``pacemaker.metrics.port``; raises
-    `ListenError` if it does not listen.
+    `ListenError` if the socket does not listen.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Monitoring:
 
     @property
     def address(self) -> str | None:
-        """``HOST:PORT`` of the endpoint, if any."""
+        """``HOST:PORT`` of the endpoint."""
         return None if self._endpoint is None else self._endpoint.address
 
     def start(self) -> None:
@@ -85,11 +85,10 @@ class Monitoring:
         self._repeat("status", _STATUS_SECS, lambda: self._manager.status(self._status()))
 
     def ready(self) -> None:
-        """Report that the server serves, also at the end of a reload."""
+        """Report that the server serves, also after a reload."""
         self._manager.ready(self._status())
 
     def reloading(self) -> None:
-        """Report a reload."""
         self._manager.reloading()
 
     def stopping(self) -> None:
@@ -100,7 +99,6 @@ class Monitoring:
         self._manager.stopping(f"draining: {self._status()}")
 
     def close(self) -> None:
-        """Close the endpoint."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -132,7 +130,7 @@ class Monitoring:
                 if_elsewhere=f"set pacemaker.metrics.bind.host to {AN_ADDRESS}",
                 if_forbidden=f"set pacemaker.metrics.port to 1024 or more, or {PRIVILEGE}",
             )
-        # Takes 0.3 s and 5 MB, which a daemon without an endpoint saves.
+        # Takes 0.3 s and 5 MB.
         from stormkeeper.daemon.http import HttpEndpoint  # noqa: PLC0415
 
         self._endpoint = HttpEndpoint(listener, pages(self._snapshot))
@@ -144,7 +142,7 @@ class Monitoring:
         return f"{counted(connections, 'connection')}, {counted(pulses, 'pulse')} held"
 
     def _repeat(self, name: str, secs: float, action: Callable[[], None]) -> None:
-        # Before the action, so that a failure does not end the repetition.
+        # First, so that a failure does not end the repetition.
         self._timers[name] = asyncio.get_running_loop().call_later(
             secs, self._repeat, name, secs, action
         )

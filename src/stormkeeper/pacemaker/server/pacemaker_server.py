@@ -44,16 +44,15 @@ _MODULE: Final = "stormkeeper.pacemaker.server._compiled"
 
 
 class PacemakerEngine(NamedTuple):
-    """A pulse index and channels that work together; TLS always uses `AsyncioChannels`."""
+    """A pulse index with its channels; TLS always uses `AsyncioChannels`."""
 
-    #: Label of the metrics: ``compiled`` or ``interpreted``, over TLS the `description`.
+    #: For metrics: ``compiled`` or ``interpreted``, over TLS the `description`.
     name: str
     description: str
     pulse_index: Callable[[], PulseIndex]
     channels: Callable[..., Channels]
 
     def over_tls(self) -> "PacemakerEngine":
-        """Return the engine for TLS: the same index, with channels on asyncio."""
         if self.name == "interpreted":
             return self
         name = "interpreted (TLS is served in plain Python)"
@@ -61,7 +60,7 @@ class PacemakerEngine(NamedTuple):
 
 
 def load_engine(choice: str) -> PacemakerEngine:
-    """Load the engine of ``pacemaker.engine``; ``auto`` prefers ``compiled`` to ``interpreted``.
+    """Load the engine of ``pacemaker.engine``; ``auto`` prefers ``compiled``.
 
     Raises `ConfigError` if ``compiled`` cannot be loaded.
     """
@@ -130,7 +129,7 @@ AT_START: Final = frozenset(
     }
 )
 
-#: Keys with hidden values: JVM options may hold secrets.
+#: JVM options may hold secrets.
 _HIDDEN: Final = frozenset({"pacemaker.childopts"})
 
 
@@ -146,7 +145,6 @@ class Reload:
     later: tuple[str, ...]
 
     def describe(self) -> str:
-        """Describe all changes in a line."""
         if not self.later:
             return "; ".join(self.changes) or "nothing has changed"
         now = "; ".join(self.changes) or "no change applies now"
@@ -154,7 +152,6 @@ class Reload:
 
 
 def compare_confs(old: Conf, new: Conf) -> Reload:
-    """Return the changes between two configurations."""
     return Reload(
         new.with_values({key: old[key] for key in AT_START}),
         tuple(_change(key, old, new) for key in sorted(RELOADED) if old[key] != new[key]),
@@ -163,7 +160,7 @@ def compare_confs(old: Conf, new: Conf) -> Reload:
 
 
 def hash_files(conf: Mapping[str, Any], keys: tuple[str, ...]) -> bytes:
-    """Hash the files that some keys name; an unreadable file counts as empty."""
+    """Hash the files of some keys; an unreadable file counts as empty."""
     digest = hashlib.sha256()
     for key in keys:
         try:
@@ -187,15 +184,15 @@ def _shown(value: object) -> str:
 
 
 _TICK: Final = 1.0
-#: Pause in seconds between stretches of expiry: a fifth of a core.
+#: Seconds between stretches of expiry, which then take a sixth of a core.
 _EXPIRY_REST: Final = 0.01
-#: Seconds for clients to read their answers when the server stops.
+#: Seconds for clients to read answers when the server stops.
 DRAIN: Final = 2.0
-#: Unanswered requests and unread answers may take an eighth of the memory.
+#: Divisor of the memory for unanswered requests and unread answers.
 _BUFFERED_SHARE: Final = 8
-#: Descriptors kept for the server, for example to read files at a reload.
+#: Kept for the server, for example to read files at a reload.
 _OWN_DESCRIPTORS: Final = 64
-#: Fewer open files are too few for a daemon that serves a cluster.
+#: Fewer are too few to serve a cluster.
 _FEW_DESCRIPTORS: Final = 1_000
 _LIMITS: Final = ("pacemaker.max.connections", "pacemaker.max.connections.per.address")
 #: Seconds per log line about refused connections, for each cause.
@@ -237,7 +234,6 @@ class PacemakerServer:
         self._turned_away = LineBudget(1, _TURNED_AWAY_SECONDS)
 
     def start(self, listener: socket.socket) -> None:
-        """Serve the clients of a listening socket in the running loop."""
         self._loop = asyncio.get_running_loop()
         at_once = AT_ONCE if self._tls is None else AT_ONCE_OVER_TLS
         self._acceptor = Acceptor(listener, self._welcome, self._on_shortage, at_once)
@@ -248,7 +244,7 @@ class PacemakerServer:
         self._tick()
 
     async def stop(self) -> int:
-        """Answer requests, and close all connections; return how many clients did not read."""
+        """Drain, and close all connections; return how many clients did not read."""
         self.is_serving = False
         self._acceptor.stop()
         self.channels.drain()
@@ -263,11 +259,11 @@ class PacemakerServer:
 
     @property
     def certificate(self) -> Certificate | None:
-        """The server's certificate; None without TLS, or if the file cannot be parsed."""
+        """None without TLS, or if the file cannot be parsed."""
         return None if self._tls is None else self._tls.certificate
 
     def snapshot(self) -> ServerSnapshot:
-        """Return the server's state; takes some tenths of a millisecond."""
+        """Return the state, in some tenths of a millisecond."""
         vouched = self.vouched()
         index, conf, now = self.store.index, self.conf, clock()
         uptime = now - self.started
@@ -307,7 +303,6 @@ class PacemakerServer:
         )
 
     def describe(self) -> str:
-        """Describe engine, permissions, TLS and limit of connections in a line."""
         policy, conf = self.sessions.policy, self.conf
         reads = "all may read" if policy.everyone_may_read else f"{policy.method} to read"
         writes = "all may write" if policy.everyone_may_write else f"{policy.method} to write"
@@ -323,7 +318,7 @@ class PacemakerServer:
         )
 
     def shortage(self) -> str | None:
-        """Return a warning if open files limit the connections, else None."""
+        """Return a warning if open files limit the connections."""
         allowed = _descriptors()
         wanted = self.conf["pacemaker.max.connections"]
         if wanted:
@@ -341,7 +336,7 @@ class PacemakerServer:
         )
 
     def reload(self, new: Conf) -> Reload:
-        """Apply another configuration, except the keys `AT_START`; return the changes.
+        """Apply another configuration, except the keys `AT_START`.
 
         A `ConfigError` changes nothing.
         """
@@ -425,9 +420,9 @@ class PacemakerServer:
             self._expire(0)
 
     def _expire(self, expired: int) -> None:
-        # Before the work, so that a failure does not stop expiry.
+        # First, so that a failure does not stop expiry.
         self._is_expiring = False
-        # Until the server has run that long without a stop, the next pulse may not have arrived.
+        # Before that time without a stop, the next pulse may not have arrived.
         ttl: float = self.conf["pacemaker.pulse.ttl.secs"]
         now = self.store.expire(ttl if ttl <= self.horizon.seconds() else 0)
         self._is_expiring = now > 0
@@ -437,7 +432,7 @@ class PacemakerServer:
             _log.info("%s expired, %d held", counted(expired, "pulse"), self.store.index.keys)
 
     def observe(self) -> None:
-        """Update the horizon with stops of the process and lost pulses."""
+        """Update the horizon with stops and lost pulses."""
         silence = self.horizon.observe()
         if silence is not None:
             _log.warning("was stopped for %.1f s: pulses sent meanwhile may be lost", silence)
@@ -447,8 +442,8 @@ class PacemakerServer:
             self.horizon.record_loss()
 
     def vouched(self) -> float:
-        """Return the seconds for which a path without a pulse has been silent at least."""
-        # After a suspension a request may come before the timer.
+        """Return `Horizon.vouched` as of now."""
+        # After a suspension a request may precede the timer.
         self.observe()
         return self.horizon.vouched(self.conf["pacemaker.pulse.ttl.secs"])
 

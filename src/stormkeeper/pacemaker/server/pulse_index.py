@@ -1,9 +1,8 @@
 """Pulses and tombstones by path, sorted by revision, and by directory.
 
-Every change gets the next revision, and a path stands in the order once, at its newest change. The
+Every change gets the next revision, and a path stands in the order once, at the newest change. The
 order is a doubly linked list through the entries, so a change costs constant time. `_compiled` has
-twins of `PulseEntry` and `PulseIndex`; the tests run with both. Paths are the bytes of the wire,
-and the store validates them.
+twins of `PulseEntry` and `PulseIndex`. Paths are the bytes of the wire, which the store validates.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -11,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
-# Pulses of a directory differ in the last segment only, so sorting by path sorts by name.
+# Pulses of a directory differ in the name only, so sorting by path sorts by name.
 _PATH: Final = attrgetter("path")
 _NAME: Final = attrgetter("name")
 
-#: Bytes of a directory beside its name.
+#: Beside the name.
 _DIRECTORY_BYTES: Final = 256
 
 
@@ -28,17 +27,17 @@ class PulseEntry:
         self.path = path
         #: None for a tombstone.
         self.details = details
-        #: 0 once the entry is forgotten.
+        #: 0 for a forgotten entry.
         self.revision = 0
-        #: Clock seconds of the receipt or deletion.
+        #: Seconds of the clock at receipt or deletion.
         self.changed = changed
-        #: The `Directory` of the path; None for a tombstone.
+        #: A `Directory`; None for a tombstone.
         self.home = home
         self._older = self._newer = self
 
 
 class PulseIndex:
-    """Entries by path, and sorted from the oldest change to the newest."""
+    """Entries by path, and from the oldest change to the newest."""
 
     __slots__ = (
         "_ends",
@@ -57,23 +56,21 @@ class PulseIndex:
         self.tombstones = 0
         self.pulses_received = 0
         self.bytes_held = 0
-        #: Limit of `bytes_held` for `replace`; 0: none.
+        #: Limit for `replace`; 0: none.
         self.max_bytes = 0
         self._entries: dict[bytes, PulseEntry] = {}
-        #: Closes the order to a ring: `_newer` is the oldest entry, `_older` the newest.
+        #: Closes the ring: `_newer` is the oldest entry, `_older` the newest.
         self._ends = PulseEntry(b"", None, 0.0, None)
 
     def get(self, path: bytes) -> bytes | None:
-        """Return the pulse of exactly `path`, or None."""
         entry = self._entries.get(path)
         return None if entry is None else entry.details
 
     def entry(self, path: bytes) -> PulseEntry | None:
-        """Return the entry of exactly `path`, or None."""
         return self._entries.get(path)
 
     def replace(self, path: bytes, details: bytes, now: float) -> bool:
-        """Overwrite a pulse, received at `now`; return whether it was stored.
+        """Overwrite a pulse; return whether the new pulse was stored.
 
         False if the path holds no pulse, or if the store would grow beyond `max_bytes`.
         """
@@ -91,7 +88,7 @@ class PulseIndex:
         return True
 
     def add(self, path: bytes, details: bytes, now: float, home: object) -> PulseEntry:
-        """Store the first pulse of a path, whatever `max_bytes` is."""
+        """Store the first pulse of a path, ignoring `max_bytes`."""
         entry = self._entries.get(path)
         if entry is None:
             entry = self._entries[path] = PulseEntry(path, details, now, home)
@@ -118,7 +115,6 @@ class PulseIndex:
         self.renew(entry)
 
     def forget(self, entry: PulseEntry) -> None:
-        """Remove a tombstone."""
         if entry.details is not None or entry.revision == 0:
             raise ValueError(f"{entry.path[:200]!r} holds no tombstone")
         self.tombstones -= 1
@@ -155,7 +151,7 @@ class PulseIndex:
         return self._from(forward, limit)
 
     def newer(self, entry: PulseEntry, limit: int) -> list[PulseEntry]:
-        """Return the next `limit` entries after `entry`; none for a forgotten entry."""
+        """Return up to `limit` entries after `entry`; none for a forgotten entry."""
         return [] if entry._newer is entry else self._from(entry._newer, limit)
 
     def _from(self, entry: PulseEntry, limit: int) -> list[PulseEntry]:
@@ -166,18 +162,18 @@ class PulseIndex:
         return found
 
     def oldest(self) -> PulseEntry | None:
-        """Return the entry with the lowest revision, or None."""
+        """Return the entry with the lowest revision."""
         entry = self._ends._newer
         return None if entry is self._ends else entry
 
     def after(self, entry: PulseEntry) -> PulseEntry | None:
-        """Return the entry after `entry`; None for the newest and for a forgotten entry."""
+        """Return the next entry; None for the newest and for a forgotten entry."""
         newer = entry._newer
         return None if newer is self._ends or newer is entry else newer
 
 
 class Census:
-    """Memory of all directories of a tree, in bytes; the directories keep the count."""
+    """Bytes of memory of all directories of a tree."""
 
     __slots__ = ("bytes",)
 
@@ -185,11 +181,9 @@ class Census:
         self.bytes = 0
 
     def add(self, name: bytes) -> None:
-        """Count a new directory."""
         self.bytes += _DIRECTORY_BYTES + len(name)
 
     def remove(self, name: bytes) -> None:
-        """Subtract a removed directory."""
         self.bytes -= _DIRECTORY_BYTES + len(name)
 
 
@@ -198,7 +192,7 @@ class Directory:
 
     A path is split at every ``/``: ``/a//b`` and ``/a/b`` differ, and so do ``/a`` and ``a``. A
     pulse and a directory may have the same name. Both are sorted by name, so a walk yields a pulse
-    before those below its path. Nothing recurses, as a path may have many segments.
+    before the pulses below its path. Nothing recurses, as a path may have many segments.
     """
 
     __slots__ = ("_directories", "_leaves", "census", "name", "parent", "pulses")
@@ -212,7 +206,6 @@ class Directory:
         self._directories: list[Directory] = []
 
     def find(self, segments: Sequence[bytes]) -> "Directory | None":
-        """Return the directory at `segments` below this one, or None."""
         directory = self
         for name in segments:
             below = directory._child(name)
@@ -234,17 +227,15 @@ class Directory:
         return directory
 
     def add(self, entry: PulseEntry) -> None:
-        """Add a pulse directly below this directory."""
         insort(self._leaves, entry, key=_PATH)
         self._count(1)
 
     def remove(self, entry: PulseEntry) -> None:
-        """Remove a pulse of this directory."""
         del self._leaves[bisect_left(self._leaves, entry.path, key=_PATH)]
         self._count(-1)
 
     def detach(self, limit: int) -> list[PulseEntry]:
-        """Remove at most `limit` pulses here and below, and return them."""
+        """Remove and return at most `limit` pulses here and below."""
         entries: list[PulseEntry] = []
         while self.pulses and len(entries) < limit:
             room = limit - len(entries)
@@ -262,7 +253,7 @@ class Directory:
     def _detach_all(self) -> list[PulseEntry]:
         entries = list(self.walk())
         stack = [self]
-        # Parent and child refer to each other: the garbage collector would have to free them.
+        # Parent and child refer to each other: else only the garbage collector frees both.
         while stack:
             directory = stack.pop()
             stack.extend(directory._directories)
@@ -275,7 +266,7 @@ class Directory:
         return entries
 
     def names(self) -> list[bytes]:
-        """Return the names of the pulses and directories directly here, each once.
+        """Return each name directly here once.
 
         Empty names (of ``/a//b`` in ``/a``) are left out: no path lists their children.
         """
@@ -290,7 +281,7 @@ class Directory:
         return names
 
     def walk(self) -> Iterator[PulseEntry]:
-        """Iterate over the pulses here and below, sorted; the tree must not change meanwhile."""
+        """Yield the pulses here and below, sorted; the tree must not change meanwhile."""
         stack = [self._in_order()]
         while stack:
             for item in stack[-1]:
@@ -322,7 +313,7 @@ class Directory:
         return None
 
     def _count(self, added: int) -> None:
-        """Add to the counts here and above, and remove empty directories."""
+        """Add to the counts here and above; remove empty directories."""
         directory: Directory | None = self
         while directory is not None:
             directory.pulses += added

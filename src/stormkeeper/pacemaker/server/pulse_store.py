@@ -2,8 +2,8 @@
 
 Overwriting and reading a pulse cost the same whatever is stored; a listing costs the children, a
 deletion the subtree, a page of changes the page. A page has about `PAGE_BYTES`, so that writers
-never wait long; a larger pulse is a page of its own, or is left out if it exceeds a frame. Changes
-of a subtree are searched in the subtree or among all changes, whichever is less work.
+never wait long; a larger pulse has its own page, or is left out if it exceeds a frame. Changes of a
+subtree are searched in the subtree or among all changes, whichever is less work.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,25 +23,25 @@ from stormkeeper.pacemaker.wire import (
     Columns,
 )
 
-#: Bytes of a page: a millisecond's work, some 340 pulses of 3 KiB.
+#: A millisecond's work, some 340 pulses of 3 KiB.
 PAGE_BYTES: Final = 1_048_576
-#: Changes of a page: two milliseconds' work without values.
+#: Per page: two milliseconds' work without values.
 MAX_CHANGES: Final = 4_000
-#: Entries checked for a page: 5 ms.
+#: Entries checked per page: 5 ms.
 MAX_LOOKED_AT: Final = 25_000
-#: Remembered ends of pages: about as many as concurrent readers.
+#: About as many as concurrent readers.
 _ENDS: Final = 64
 _BATCH: Final = 400
 _REVISION: Final = attrgetter("revision")
 _PATH: Final = attrgetter("path")
 
 _PULSE_BYTES: Final = 288
-#: Seconds of expiry at a time, so that no pulse waits long.
+#: Seconds at a time, so that no pulse waits long.
 EXPIRY_BUDGET: Final = 0.002
 
 
 class ChangesPage(NamedTuple):
-    """Entries of one answer, whose ages count back from `now`; the rest as in `wire.Changes`."""
+    """Entries of an answer, with ages until `now`; the rest as in `wire.Changes`."""
 
     entries: list[PulseEntry]
     revision: int
@@ -51,7 +51,6 @@ class ChangesPage(NamedTuple):
     next: int
 
     def columns(self, *, values: bool) -> Columns[bytes]:
-        """Return the entries as columns, with values or with sizes only."""
         entries, now = self.entries, self.now
         paths = [entry.path for entry in entries]
         revisions = [entry.revision for entry in entries]
@@ -82,7 +81,7 @@ class PulseStore:
 
     @property
     def limits(self) -> StoreLimits:
-        """Limits of the store; pulses beyond a lowered limit stay."""
+        """Pulses beyond a lowered limit stay."""
         return self._limits
 
     @limits.setter
@@ -92,11 +91,10 @@ class PulseStore:
 
     @property
     def expired(self) -> int:
-        """Pulses expired since the start."""
         return self._expiry.expired
 
     def put(self, path: bytes, details: bytes) -> None:
-        """Store the newest pulse of `path`; raise `LimitError` for a bad path or a full store."""
+        """Store a pulse; raise `LimitError` for a bad path or a full store."""
         index, now = self.index, self.clock()
         if index.replace(path, details, now):
             return
@@ -105,7 +103,7 @@ class PulseStore:
         if not is_pulse:
             self._limits.check_size(path)
             self._limits.check_text(path)
-        # The overwrite of an existing pulse failed because it would grow beyond the limit.
+        # `replace` refuses to grow an existing pulse beyond the limit.
         if is_pulse or 0 < index.max_bytes < index.bytes_held + len(path) + len(details):
             raise LimitError(
                 "store-full",
@@ -125,11 +123,10 @@ class PulseStore:
         home.add(index.add(path, details, now, home))
 
     def get(self, path: bytes) -> bytes | None:
-        """Return the value of exactly `path`, or None."""
         return self.index.get(path)
 
     def children(self, path: bytes) -> list[bytes]:
-        """Return the nonempty names directly below `path`; trailing slashes do not count."""
+        """Return the nonempty names directly below `path`, ignoring trailing slashes."""
         directory = self._root.find(path.rstrip(b"/").split(b"/"))
         return [] if directory is None else directory.names()
 
@@ -138,7 +135,7 @@ class PulseStore:
         return self._expiry.names_below(path.rstrip(b"/"))
 
     def pulses(self, path: bytes) -> Iterator[PulseEntry]:
-        """Iterate over the pulses at and below `path`; the store must not change meanwhile."""
+        """Yield the pulses at and below `path`; the store must not change meanwhile."""
         top = path.rstrip(b"/")
         if top:
             entry = self.index.entry(top)
@@ -149,7 +146,7 @@ class PulseStore:
             yield from directory.walk()
 
     def delete(self, path: bytes) -> bool:
-        """Delete the pulse of exactly `path`; return whether there was one."""
+        """Delete the pulse of exactly `path`; return whether a pulse was there."""
         entry = self.index.entry(path)
         if entry is None or entry.details is None:
             return False
@@ -157,7 +154,7 @@ class PulseStore:
         return True
 
     def delete_path(self, path: bytes, limit: int = 0) -> int:
-        """Delete at most `limit` (0: all) pulses at and below `path`; return their number.
+        """Delete at most `limit` (0: all) pulses at and below `path`; return the number.
 
         If the result is `limit`, more may be left. ``/`` is everything.
         """
@@ -178,7 +175,7 @@ class PulseStore:
         return self._expiry.expire(max_age, budget)
 
     def held(self, path: bytes) -> ChangesPage:
-        """Return the pulse or tombstone of exactly `path` as a page."""
+        """Return the pulse or tombstone of exactly `path`."""
         entry = self.index.entry(path)
         found = [] if entry is None else [entry]
         revision = self.index.revision
@@ -196,10 +193,9 @@ class PulseStore:
     ) -> ChangesPage:
         """Return changes at and below `path` since revision `after`, oldest first.
 
-        `after` is `ChangesPage.next` of the last answer, or 0, and `instance` the server instance
-        of that answer. The page begins at the start, with `reset`, for another instance, or an
-        `after` in the future or before the floor of the tombstones. A `limit` of 0 or less leaves
-        the number to the store.
+        `after` is 0 or `ChangesPage.next` of the last page, which `instance` sent. The page begins
+        at the start, with `reset`, for another instance, or an `after` in the future or before the
+        floor of the tombstones. A `limit` of 0 or less leaves the number to the store.
         """
         index = self.index
         reset = instance not in (None, self.instance) or (
@@ -216,7 +212,7 @@ class PulseStore:
         if self._is_everything(top):
             top = b""
         part = self._part(top, after, self._to_fill(limit, room, each, values)) if top else None
-        # Among all entries, those outside of `top` must be left out.
+        # All entries must be filtered; a part is below `top` already.
         within = top if part is None else b""
         cut = None if values else _cut_by_number(self._newer(after, part), within, limit, room)
         if cut is None:
@@ -263,7 +259,7 @@ class PulseStore:
         return min(limit, 1 + room // (each + usual))
 
     def _part(self, top: bytes, after: int, to_fill: int) -> list[PulseEntry] | None:
-        """Return the entries at and below `top` newer than `after`; None if all are cheaper."""
+        """Return the entries of `top` newer than `after`; None if all changes are cheaper."""
         index = self.index
         directory = self._root.find(top.split(b"/"))
         size = 1 + (0 if directory is None else directory.pulses)
@@ -295,7 +291,7 @@ class PulseStore:
 def _cut_by_number(
     newer: Iterator[PulseEntry], within: bytes, limit: int, room: int
 ) -> tuple[list[PulseEntry], int | None] | None:
-    """Return the entries of a page without values, and the revision to continue after, if any.
+    """Return a page without values, and the revision to continue after, if any.
 
     None if long paths exceed `room`: then the page must be cut by size.
     """
@@ -323,7 +319,7 @@ def _cut_by_number(
 def _cut_by_size(
     newer: Iterator[PulseEntry], within: bytes, limit: int, room: int, largest: int, *, values: bool
 ) -> tuple[list[PulseEntry], int | None]:
-    """Return entries of `room` bytes, and the revision to continue after, if any."""
+    """Return entries of `room` bytes, and the revision to continue after."""
     each = CHANGE_OVERHEAD if values else SIZE_OVERHEAD
     below = within + b"/"
     entries: list[PulseEntry] = []

@@ -38,7 +38,6 @@ from stormkeeper.pacemaker.wire.messages import (
     SIZES,
 )
 
-#: Extensions of this server, listed in `ServerDescription`.
 EXTENSIONS: Final = ("changes", "held", "deleted", SIZES)
 
 _RESERVED: Final = RESERVED_PATH.encode()
@@ -47,14 +46,14 @@ _SEND_PULSE: Final = int(MessageType.SEND_PULSE)
 _SEND_PULSE_RESPONSE: Final = int(MessageType.SEND_PULSE_RESPONSE)
 _GET_PULSE: Final = int(MessageType.GET_PULSE)
 
-#: Pulses deleted at a time: a millisecond's work, if older entries must make room for tombstones.
+#: Pulses deleted at a time: a millisecond, if older entries must make room for tombstones.
 _PIECE: Final = 100
-#: The size of the answer is checked afterwards.
+#: The size is checked afterwards.
 _ANY_SIZE: Final = 0x7FFFFFFF
 
 
 class RequestRefusedError(NotAuthorizedError):
-    """A refused request, with the frame for the client and a pair of `server_status.REFUSED`."""
+    """A refusal: the client's frame, and a pair of `server_status.REFUSED`."""
 
     def __init__(self, cause: str, wanted: str, reason: str, answer: bytes) -> None:
         super().__init__(reason)
@@ -64,7 +63,7 @@ class RequestRefusedError(NotAuthorizedError):
 
 
 class ServerDescription(NamedTuple):
-    """A server's description of itself, the value of the reserved path.
+    """The value of the reserved path.
 
     For `horizon_ms` the server has kept every pulse.
     """
@@ -79,7 +78,7 @@ class ServerDescription(NamedTuple):
     connections: int
 
     def to_thrift(self) -> bytes:
-        """Encode as the struct ``ServerInfo`` of ``pacemaker.thrift``."""
+        """Encode as ``ServerInfo`` of ``pacemaker.thrift``."""
         parts = [
             text_field(1, self.instance),
             i64_field(2, self.uptime_ms),
@@ -101,7 +100,7 @@ class ServerDescription(NamedTuple):
 
 
 class RequestHandler:
-    """Carries out requests and encodes the answers, of at most `max_size` bytes."""
+    """Carries out requests, with answers of at most `max_size` bytes."""
 
     __slots__ = ("_describe", "_max_size", "_store", "asked")
 
@@ -115,19 +114,19 @@ class RequestHandler:
         self._store = store
         self._describe = describe
         self._max_size = max_size
-        #: Requests by type, without those of an exact shape that are answered at once.
+        #: Requests by type, without exact shapes answered at once.
         self.asked: Counter[MessageType] = Counter()
 
     def answer(self, payload: bytes) -> bytes | None:
-        """Carry out the request in a payload and return the frame of the answer.
+        """Carry out a request and return the frame of the answer.
 
         None if the request needs another turn with the same payload, as the deletion of many pulses
         does. Raises `RequestRefusedError` for a request beyond a limit, and `RemoteProtocolError`
-        for an invalid one.
+        for an invalid request.
         """
         exact = match_exact_shape(payload)
         if exact is not None:
-            # No checks: the path of a stored pulse has passed them.
+            # The path of a stored pulse has passed all checks.
             kind, message_id, path, details = exact
             store = self._store
             if details is None:
@@ -176,7 +175,7 @@ class RequestHandler:
     def _check(self, kind: MessageType, path: bytes) -> None:
         if VERBS[kind].writes and (path == _RESERVED or path.startswith(_BELOW_RESERVED)):
             raise LimitError("reserved", f"{shown(path)}: {RESERVED_PATH} is reserved")
-        # Stored pulses stay readable if limits are lowered. The store checks paths of new pulses.
+        # Stored pulses stay readable under lowered limits. The store checks new pulses' paths.
         if kind is not MessageType.SEND_PULSE and self._store.index.entry(path) is None:
             self._store.limits.check_size(path.rstrip(b"/"))
             self._store.limits.check_text(path)

@@ -1,8 +1,7 @@
-"""The status of a Pacemaker: event counts, horizon, a snapshot of all, and its HTTP pages.
+"""The status of a Pacemaker: event counts, horizon, a snapshot, and HTTP pages.
 
 Rare events are counted where they happen; the channels count answered requests. Causes are a few
-fixed words, as each becomes a label of a metric. Metrics are made at scrape time, so the hot path
-does not pay for them.
+fixed words, as each becomes a label of a metric. Metrics are made at scrape time.
 """
 
 import time
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.wire import VERBS, MessageType
 
-# prometheus-client takes 0.3 s and 5 MB, which a daemon without an HTTP endpoint saves.
+# prometheus-client takes 0.3 s and 5 MB, saved without an HTTP endpoint.
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
@@ -28,22 +27,21 @@ CLOSED: Final = (
     *("authentication", "drain", "error", "frame-timeout", "handshake-timeout"),
     *("memory", "output-timeout", "protocol", "revoked", "tls"),
 )
-# The permission that a refused request needed.
 READ: Final = "read"
 WRITE: Final = "write"
-#: Causes of NOT_AUTHORIZED, with the permission.
+#: Causes of NOT_AUTHORIZED, with the needed permission.
 REFUSED: Final = (
     *(("path", READ), ("path", WRITE), ("reserved", WRITE), ("store-full", WRITE)),
     *(("too-large", READ), ("unauthenticated", READ), ("unauthenticated", WRITE)),
 )
 OUTCOMES: Final = ("failed", "ok", "timeout")
 _COUNTED_BY_CHANNELS: Final = (MessageType.SEND_PULSE, MessageType.GET_PULSE)
-#: Entries of the index checked by a snapshot: a tenth of a millisecond.
+#: Entries per snapshot: a tenth of a millisecond.
 _LOOKED_AT: Final = 1_000
 
 
 class EventCounts:
-    """Counts of events since the start of a Pacemaker; callers increment them directly."""
+    """Counts since the start of a Pacemaker; callers increment directly."""
 
     __slots__ = (
         "accepted",
@@ -55,15 +53,13 @@ class EventCounts:
 
     def __init__(self) -> None:
         self.accepted = 0
-        #: Connections closed before service, by cause; "descriptors" counts pauses of accepting.
         self.turned_away: Counter[str] = Counter()
         self.closed: Counter[str] = Counter()
-        #: Requests answered with NOT_AUTHORIZED, by cause and by `READ` or `WRITE`.
         self.refusals: Counter[tuple[str, str]] = Counter()
         self.authentications: Counter[tuple[str, str]] = Counter()
 
     def lost_pulses(self) -> int:
-        """Count the events that may have lost a pulse."""
+        """Count events that may have lost a pulse."""
         return (
             sum(self.turned_away.values())
             + self.closed["memory"]
@@ -112,12 +108,12 @@ class ServerSnapshot:
 
     @property
     def has_seen_a_period(self) -> bool:
-        """Whether every living worker has had the time to beat, so that a missing pulse counts."""
+        """Whether every living worker had time to beat, so that a missing pulse counts."""
         return self.horizon >= self.heartbeat_period
 
 
 def requests_by_verb(counts: Mapping[str, int], asked: Mapping[MessageType, int]) -> dict[str, int]:
-    """Return the number of requests by type; "other" are of authentications, or refused unseen."""
+    """Count requests by type; "other" are of authentications, or refused unseen."""
     others = [verb for verb in map(MessageType, VERBS) if verb not in _COUNTED_BY_CHANNELS]
     by_verb = {verb.name.lower(): asked.get(verb, 0) for verb in others}
     other = max(0, counts["others"] - sum(by_verb.values()))
@@ -125,7 +121,7 @@ def requests_by_verb(counts: Mapping[str, int], asked: Mapping[MessageType, int]
 
 
 def oldest_pulse(index: PulseIndex, now: float) -> float | None:
-    """Return the age of the oldest pulse; None if too many tombstones precede the pulse."""
+    """Return the oldest pulse's age; None beyond `_LOOKED_AT` tombstones."""
     entry = index.oldest()
     for _ in range(_LOOKED_AT):
         if entry is None or entry.details is not None:
@@ -140,23 +136,23 @@ def recent_sizes(index: PulseIndex) -> list[int]:
     return [len(entry.details) for entry in newest if entry.details is not None]
 
 
-#: Monotonic seconds for the ages of pulses; on Linux including the time of a suspension.
+#: Monotonic seconds; on Linux with the time of a suspension.
 clock: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME)
     if hasattr(time, "CLOCK_BOOTTIME")
     else time.monotonic
 )
 
-#: Seconds without `Horizon.observe`, called every second, that count as a stop of the process:
-#: pulses wait in the sockets only for so long.
+#: Seconds without `Horizon.observe` that count as a stop of the process: pulses wait in the sockets
+#: only for so long.
 MAX_SILENCE: Final = 3.0
 
 
 class Horizon:
     """How long the server has received and kept every pulse.
 
-    A stop of the process, a possibly lost pulse, and dropped pulses limit the time. Only the first
-    also delays expiry.
+    A stop of the process, a time without service, a possibly lost pulse, and dropped pulses limit
+    the time. The first two also delay expiry.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -178,11 +174,10 @@ class Horizon:
         self._began = self._observed = self._clock()
 
     def record_loss(self) -> None:
-        """Record that a pulse may have been lost."""
         self._complete_since = self._clock()
 
     def record_dropped(self, kept: float) -> None:
-        """Record that pulses older than `kept` seconds were dropped until now."""
+        """Record that pulses older than `kept` seconds were dropped."""
         self._complete_since = max(self._complete_since, self._clock() - kept)
 
     def seconds(self) -> float:
@@ -190,7 +185,7 @@ class Horizon:
         return self._clock() - self._began
 
     def vouched(self, kept: float) -> float:
-        """Return the seconds for which a path without a pulse has been silent at least.
+        """Return how long a path without a pulse has been silent at least, in seconds.
 
         Pulses are dropped at the age `kept`; 0: never.
         """
@@ -200,14 +195,13 @@ class Horizon:
 
 PREFIX: Final = "stormkeeper_pacemaker_"
 
-#: Seconds without a sweep, due every second, after which the event loop counts as stuck.
+#: Seconds without a sweep after which the event loop counts as stuck.
 MAX_SWEEP_SILENCE: Final = 5.0
 
 _QUANTILES: Final = (0.5, 0.9, 0.99, 1.0)
 
 
 def pages(snapshot: Callable[[], ServerSnapshot]) -> "dict[str, Callable[[str], Page]]":
-    """Return the pages of a Pacemaker by path."""
     from prometheus_client.registry import Collector  # noqa: PLC0415
 
     from stormkeeper.daemon.http import health_page, metrics_page  # noqa: PLC0415
@@ -231,7 +225,6 @@ def pages(snapshot: Callable[[], ServerSnapshot]) -> "dict[str, Callable[[str], 
 
 
 def metrics(snapshot: ServerSnapshot) -> "Iterator[Metric]":
-    """Yield the metrics of a snapshot."""
     yield from _server(snapshot)
     yield from _store(snapshot)
     yield from _requests(snapshot)
@@ -366,12 +359,12 @@ def _none_yet(method: str) -> dict[tuple[str, str], int]:
 
 
 def _with(causes: Sequence[str], counts: Mapping[str, int]) -> dict[str, int]:
-    """Add known causes with 0, so that the first event shows as an increase."""
+    """Add causes with 0, so that the first event shows as an increase."""
     return {**dict.fromkeys(causes, 0), **counts}
 
 
 def _family(kind: str, name: str, help_text: str, *values: Any, **others: Any) -> Any:
-    """Return a metric family of prometheus-client, such as ``GaugeMetricFamily``."""
+    """Make a family of prometheus-client, such as ``GaugeMetricFamily``."""
     from prometheus_client import core  # noqa: PLC0415
 
     full_name = (PREFIX + name).removesuffix("_")

@@ -1,8 +1,8 @@
 """TLS of a Pacemaker's port: context, texts for the log, and transport.
 
 The transport does what ``loop.start_tls`` does, with a small buffer per connection: asyncio would
-allocate 256 KiB for each. `asyncio.sslproto.SSLProtocol` is not documented; no private names of it
-are used, and the tests fail if it changes.
+allocate 256 KiB. `asyncio.sslproto.SSLProtocol` is not documented; none of its private names is
+used, and the tests fail if the class changes.
 """
 
 import asyncio
@@ -57,28 +57,28 @@ _FAULTS: Final = {
 TLS_BYTES: Final = 16_384
 
 #: A fatal alert, protocol_version (RFC 8446 §6), for clients without TLS, as OpenSSL sends nothing.
-#: Our client then knows that another try is useless.
+#: Our client then does not try again.
 _ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x46"
 
-# TLS begins with a handshake record or, in the format of SSL 2, with a length that has this bit.
+# TLS begins with a handshake record or, in SSL 2's format, with a length that has this bit.
 _HANDSHAKE: Final = 0x16
 _SSL_2: Final = 0x80
 
 
 class ServerContext(ssl.SSLContext):
-    """The server's TLS context, with its certificate (None if the file cannot be parsed)."""
+    """A TLS context; `certificate` is None if the file cannot be parsed."""
 
     certificate: Certificate | None = None
 
 
 def server_context(conf: Conf) -> ServerContext | None:
-    """Make the TLS context of a Pacemaker's port; None without TLS; raise `ConfigError`."""
+    """Make the context of the port; None without TLS; raise `ConfigError`."""
     if not conf[_ENABLE]:
         return None
     certificate, key = _named(conf, _CERTIFICATE), _named(conf, _KEY)
     context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[conf[_MINIMUM]]
-    # A client could have the server compute without end by renegotiating.
+    # Renegotiation would let a client keep the server computing.
     context.options |= ssl.OP_NO_RENEGOTIATION
     _load_pair(context, certificate, key)
     context.certificate = read_certificate(certificate)
@@ -99,7 +99,7 @@ def server_context(conf: Conf) -> ServerContext | None:
 
 
 def what_is_wrong(certificate: Certificate | None, now: datetime) -> str:
-    """Explain why clients reject the certificate, now or soon; empty if it is good."""
+    """Explain why clients reject the certificate, now or soon; empty if good."""
     if certificate is None:
         return "when the certificate ends cannot be read"
     whose = f"the certificate of {certificate.subject!r}"
@@ -114,7 +114,6 @@ def what_is_wrong(certificate: Certificate | None, now: datetime) -> str:
 
 
 def shown(moment: datetime) -> str:
-    """Format a time for the log."""
     return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -159,10 +158,10 @@ def describe(connection: Any) -> tuple[str, str]:
 
 
 def fault_of(error: BaseException) -> str:
-    """Explain a failed TLS handshake to the operator."""
+    """Explain a failed TLS handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
-    # asyncio aborts a slow handshake with an error without errno.
+    # asyncio's error for a slow handshake has no errno.
     if isinstance(error, TimeoutError | ConnectionAbortedError) and not getattr(error, "errno", 0):
         return "TLS handshake not finished in time (pacemaker.handshake.timeout.secs)"
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
@@ -199,7 +198,7 @@ async def secure(
     handshake_timeout: float,
     shutdown_timeout: float,
 ) -> None:
-    """Run a TLS handshake on a paused TCP transport; return when it is complete.
+    """Run a TLS handshake on a paused TCP transport.
 
     Raises `OSError`, with the connection closed, if the handshake fails.
     """

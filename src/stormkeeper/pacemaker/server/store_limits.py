@@ -1,7 +1,7 @@
-"""Limits of the pulse store: what it refuses, and what it drops by age and number.
+"""Limits of the pulse store: refused requests, and pulses dropped by age and number.
 
-A request beyond a limit raises `LimitError`: the client gets NOT_AUTHORIZED and the store stays as
-it is. `RequestHandler` and `PulseStore.put` check the limits; rules by client belong to
+A request beyond a limit raises `LimitError`: the client gets NOT_AUTHORIZED and the store stays
+unchanged. `RequestHandler` and `PulseStore.put` check the limits; rules by client belong to
 `client_session`. Both engines overwrite a pulse by `PulseIndex.replace` alone, so a limit on the
 size of a pulse must hold there too.
 """
@@ -18,19 +18,19 @@ from typing import Any, Final, Self
 from stormkeeper.errors import NotAuthorizedError
 from stormkeeper.pacemaker.server.pulse_index import Directory, PulseEntry, PulseIndex
 
-#: Tombstones: twice the workers of the largest known clusters.
+#: Twice the workers of the largest known clusters.
 MAX_TOMBSTONES: Final = 16_384
 MAX_TOMBSTONE_BYTES: Final = 4_194_304
-#: Age in seconds after which tombstones are dropped. A reader that was away longer reads anew.
+#: A reader that was away longer reads anew.
 TOMBSTONE_SECONDS: Final = 3_600.0
 
 #: C0, DEL, and C1 as UTF-8, on which a terminal would act.
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
 _SHOWN: Final = 200
 
-#: Old pulses that every deletion moves at least.
+#: Old pulses that a deletion moves at least.
 _MOVES: Final = 8
-#: Entries between two readings of the clock: some 20 microseconds.
+#: Entries per reading of the clock: some 20 microseconds.
 _STRIDE: Final = 16
 
 _BEHIND_SLASH: Final = b"0"
@@ -75,7 +75,7 @@ class StoreLimits:
         )
 
     def check_size(self, path: bytes) -> None:
-        """Raise `LimitError` if `path` has too many bytes or segments."""
+        """Raise `LimitError` for too many bytes or segments."""
         if len(path) > self.path_bytes:
             raise LimitError(
                 "path",
@@ -107,7 +107,7 @@ class StoreLimits:
 
 
 def memory_allowed(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes that machine, control groups and address space allow this process."""
+    """Return the bytes that machine, control groups and address space allow."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
     limits = [machine, *_group_limits(proc, cgroups)]
@@ -142,16 +142,17 @@ def _group_limits(proc: Path, cgroups: Path) -> Iterator[int]:
 
 
 def shown(path: bytes) -> str:
-    """Quote the beginning of a path for the log, without control characters."""
+    """Quote the beginning of a path, without control characters."""
     return repr(path[:_SHOWN])[1:]
 
 
 class Expiry:
     """Turns old pulses into tombstones, and drops old tombstones; `limits` may be set at any time.
 
-    `floor` is the revision of the last dropped tombstone. Every entry has a revision above it (an
-    older pulse gets the next revision), so a reader that starts at 0 always ends above the floor.
-    Every deletion moves a few pulses early, so that none has to move them all.
+    `floor` is the revision of the last dropped tombstone. Every entry has a revision above the
+    floor (an older pulse gets the next revision), so a reader that starts at 0 always ends above
+    the floor. Beyond half of a limit every deletion moves a few pulses, so that no deletion has to
+    move all.
     """
 
     __slots__ = (
@@ -169,7 +170,6 @@ class Expiry:
 
     def __init__(self, index: PulseIndex, clock: Callable[[], float], limits: StoreLimits) -> None:
         self.limits = limits
-        #: Tombstones up to this revision may have been dropped.
         self.floor = 0
         self.expired = 0
         self._index = index
@@ -177,45 +177,46 @@ class Expiry:
         self._tombstones: dict[PulseEntry, None] = {}
         self._paths: list[bytes] = []
         self._bytes = 0
-        #: Pulses received before this clock reading are too old.
+        #: Pulses received before this time have expired.
         self._doomed_before = float("-inf")
         #: Only tombstones stand up to this entry, which had this revision.
         self._passed: tuple[PulseEntry, int] | None = None
 
     def bury(self, entry: PulseEntry) -> None:
-        """Replace a pulse by a tombstone, and remove the pulse from the directory."""
+        """Replace a pulse by a tombstone."""
         _home(entry).remove(entry)
         self._add_tombstone(entry)
         self._keep_bounds(1)
 
     def bury_detached(self, entries: Sequence[PulseEntry]) -> None:
-        """Replace pulses, already removed from their directories, by tombstones."""
+        """Replace pulses, already removed from directories, by tombstones."""
         for entry in entries:
             self._add_tombstone(entry)
         self._keep_bounds(len(entries))
 
     def revive(self, entry: PulseEntry) -> None:
-        """Stop counting a tombstone whose path is about to get a pulse."""
+        """Stop counting a tombstone that is about to get a pulse."""
         del self._tombstones[entry]
         self._bytes -= len(entry.path)
         del self._paths[bisect_left(self._paths, entry.path)]
 
     def newer_tombstones(self, revision: int) -> Iterator[PulseEntry]:
-        """Iterate over the tombstones newer than `revision`, newest first."""
+        """Yield the tombstones newer than `revision`, newest first."""
         for entry in reversed(self._tombstones):
             if entry.revision <= revision:
                 break
             yield entry
 
     def names_below(self, top: bytes) -> list[bytes]:
-        """Return the names directly below `top` that have tombstones, at a cost by names alone."""
+        """Return names below `top` that have tombstones, at a cost by names alone."""
         below, paths = top + b"/", self._paths
         names: set[bytes] = set()
         at = bisect_left(paths, below)
         while at < len(paths) and paths[at].startswith(below):
             name, slash, _ = paths[at][len(below) :].partition(b"/")
             names.add(name)
-            # Paths below a name are adjacent, the name itself is not: ``/a``, ``/a!``, ``/a/b``.
+            # Paths below a name are adjacent to each other, but not to the name: ``/a``, ``/a!``,
+            # ``/a/b``.
             at = bisect_left(paths, below + name + _BEHIND_SLASH, at) if slash else at + 1
         return list(names - {b""})
 
@@ -271,10 +272,10 @@ class Expiry:
                 self._give_up_oldest()
 
     def _keep_bounds(self, deleted: int) -> None:
-        """Keep the bounds after `deleted` deletions, and move pulses for the next ones."""
+        """Keep the bounds, and move pulses for the next deletions."""
         limits, tombstones = self.limits, self._tombstones
         if len(tombstones) > limits.tombstones // 2 or self._bytes > limits.tombstone_bytes // 2:
-            # All pulses are moved before the number of tombstones doubles.
+            # Enough to move all pulses before the tombstones double.
             each = max(_MOVES, 1 + 2 * self._index.keys // max(1, limits.tombstones))
             for _ in range(each * deleted):
                 oldest = self._index.oldest()
@@ -285,7 +286,7 @@ class Expiry:
             self._give_up_oldest()
 
     def _give_up_oldest(self) -> None:
-        """Drop the oldest entry: forget a tombstone, move or bury a pulse."""
+        """Forget the oldest entry if a tombstone; else move or bury the pulse."""
         index = self._index
         entry = index.oldest()
         if entry is None:
