@@ -1,7 +1,7 @@
 """A real ZooKeeper server on this machine, from the jars that PySpark ships.
 
-It is for development and tests: one server, or a member of an ensemble. Its data survives a crash
-of the server, but not of the machine (``forceSync=no``), so writes are cheap on any disk.
+For development and tests: one server, or a member of an ensemble. Data survives a crash of the
+server, but not of the machine (``forceSync=no``), so writes are cheap on any disk.
 """
 
 import contextlib
@@ -32,31 +32,28 @@ from stormkeeper.names import host_port
 
 _log = logging.getLogger(__name__)
 
-#: Lock file of the running server, in the data folder.
+#: In the data folder.
 LOCK = ".server"
 
 #: Seconds in which a server whose starter was killed ends.
 LEAVING_SECS = 2.0
 
-#: Attempts with free ports that other processes take first.
+#: If other processes take the free port first.
 PORT_ATTEMPTS = 5
 
-#: Seconds between two questions to a starting server, and the timeout of one question.
+#: Seconds between two questions to a starting server, and each question's timeout.
 POLL_SECS = 0.02
 QUESTION_SECS = 2.0
 
-#: Lines of the log in an error.
 ERROR_LINES = 15
 
-#: Seconds between two looks at a running server.
 WATCH_SECS = 0.5
 
-#: Main classes of a standalone server and of a member of an ensemble.
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 MEMBER_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
-#: The jars that the server needs, without versions. All 280 of PySpark, used if one is missing,
-#: need 30 MB more memory and more time to start.
+#: Without versions. All 280 jars of PySpark, used if any is missing, need 30 MB more memory and
+#: more time to start.
 JARS = (
     "zookeeper",
     "zookeeper-jute",
@@ -88,13 +85,13 @@ JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:+ExitOnOutOfMemoryError",
-    # A killed JVM leaves no files in the system's temporary folder.
+    # A killed JVM leaves no files in the temporary folder.
     "-XX:-UsePerfData",
     "-Dzookeeper.admin.enableServer=false",
     "-Dzookeeper.jmx.log4j.disable=true",
     "-Dlog4j2.disable.jmx=true",
     "-Dzookeeper.forceSync=no",
-    # Preallocated KiB of the transaction log; the default is 64 MiB.
+    # In KiB; the default is 64 MiB.
     "-Dzookeeper.preAllocSize=1024",
 )
 
@@ -105,10 +102,10 @@ MAX_SESSION_MILLIS = 120_000
 
 
 def serve(conf: Mapping[str, Any]) -> int:
-    """Run a server until SIGTERM or SIGINT; return the exit code, 0.
+    """Run a server until SIGTERM or SIGINT; returns the exit code, 0.
 
-    Raises `EngineError` without Java 17 or newer, and `LocalClusterError`, with the end of the log,
-    if the server ends by itself.
+    Raises `EngineError` without Java 17 or newer; `LocalClusterError`, with the end of the log, if
+    the server ends by itself.
     """
     configure_logging()
     die_with_parent()
@@ -130,13 +127,13 @@ def serve(conf: Mapping[str, Any]) -> int:
 class DevZooKeeper:
     """A ZooKeeper server as a child process.
 
-    On Linux the server dies with this process, even if this process is killed. An object starts one
-    server at a time, again after `stop`. Not safe for many threads, except `running`.
+    On Linux the server dies with this process, even a killed one. An object starts one server at a
+    time, again after `stop`. Not safe for many threads, except `running`.
 
     `data_dir` holds data, configuration and log; earlier data is served again. `port` 0 is any free
     port, chosen at the first start and then reserved. `settings` are entries of ``zoo.cfg``; they
-    and `jvm_options` prevail over the defaults. With ``server.N`` the server is a member of an
-    ensemble, and `data_dir` must have ``data/myid``.
+    and `jvm_options` prevail over the defaults. A member of an ensemble has ``server.N`` in
+    `settings`, and ``data/myid`` in `data_dir`.
     """
 
     def __init__(
@@ -162,22 +159,19 @@ class DevZooKeeper:
 
     @property
     def port(self) -> int:
-        """The TCP port; 0 before the first start on any free port."""
+        """0 before the first start on any free port."""
         return self._port
 
     @property
     def address(self) -> Address:
-        """The address for clients."""
         return Address(self.host, self._port)
 
     @property
     def pid(self) -> int | None:
-        """The process id; None before the first start."""
         return self._process.pid if self._process else None
 
     @property
     def running(self) -> bool:
-        """Whether the process is alive."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -239,7 +233,7 @@ class DevZooKeeper:
             return
 
     def stop(self, grace_secs: float = 5.0) -> None:
-        """Stop the server: SIGTERM, then SIGKILL after `grace_secs`; no-op without a server."""
+        """Stop the server, if any: SIGTERM, then SIGKILL after `grace_secs`."""
         process, keeper = self._process, self._keeper
         if process is None or keeper is None:
             return
@@ -255,7 +249,7 @@ class DevZooKeeper:
         self._keeper = None
 
     def log_tail(self, lines: int = ERROR_LINES) -> str:
-        """Return the last `lines` lines of the log since the last start."""
+        """Return the last lines of the log since the last start."""
         with contextlib.suppress(OSError), self.log.open("rb") as log:
             log.seek(self._log_start)
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
@@ -292,7 +286,6 @@ class DevZooKeeper:
         self._process, self._keeper = process, keeper
 
     def ended_error(self, when: str) -> LocalClusterError:
-        """Return the error for a server that ended by itself, with the last log lines."""
         return LocalClusterError(
             f"ZooKeeper on {self.address} ended with code {self.returncode} {when}; its log,"
             f" {self.log}, ends with:\n{self.log_tail()}"
@@ -313,8 +306,8 @@ class DevZooKeeper:
             time.sleep(POLL_SECS)
 
     def _serves(self) -> bool:
-        # A server answers "ruok" before it serves, and "Mode:" when it serves. The data folder
-        # distinguishes our server from another server that took the port first.
+        # The server answers "ruok" before it serves, "Mode:" when it serves. The data folder
+        # distinguishes our server from another that took the port.
         with contextlib.suppress(OSError):
             if "Mode:" in four_letter_word(self.host, self._port, "srvr"):
                 settings = four_letter_word(self.host, self._port, "conf")
@@ -325,7 +318,7 @@ class DevZooKeeper:
 def four_letter_word(host: str, port: int, word: str) -> str:
     """Return the answer to an administrative command, such as ``srvr`` or ``mntr``.
 
-    Raises `OSError` if the server does not answer within two seconds.
+    Raises `OSError` if the server does not answer for two seconds.
     """
     with socket.create_connection((host, port), timeout=QUESTION_SECS) as connection:
         connection.sendall(word.encode())
@@ -376,7 +369,6 @@ def _keep(
                 pass_fds=(lock,),
             )
     except Exception as error:
-        # The starter waits for an answer, whatever the error.
         started.put(error)
         return
     started.put(process)
@@ -395,7 +387,7 @@ def _free_port(host: str, port: int) -> int:
 
 
 def zookeeper_classpath() -> str:
-    """Return the class path from PySpark's jars; raises `MissingExtraError` without PySpark."""
+    """Return the class path; raises `MissingExtraError` without PySpark."""
     extras.require("spark", "ZooKeeper, which is started out of PySpark's jars,", "pyspark")
     spec = importlib.util.find_spec("pyspark")
     places = (spec.submodule_search_locations or []) if spec else []
@@ -418,7 +410,7 @@ def server_command(
     options: Sequence[str] = (),
     main: str = MAIN_CLASS,
 ) -> list[str]:
-    """Return the command line of a server; `options` prevail over `JVM_OPTIONS`."""
+    """Return a server's command line; `options` prevail over `JVM_OPTIONS`."""
     return [
         *(str(java), *JVM_OPTIONS, f"-Dlog4j2.configurationFile={logging.as_uri()}", *options),
         *("-cp", classpath, main, str(settings)),
@@ -426,7 +418,6 @@ def server_command(
 
 
 def main_class(settings: Mapping[str, str]) -> str:
-    """Return the main class for a server alone, or for a member of an ensemble."""
     return MEMBER_CLASS if any(key.startswith("server.") for key in settings) else MAIN_CLASS
 
 
@@ -451,7 +442,7 @@ def server_settings(
 
 
 def logging_settings(log: Path) -> str:
-    """Return the text of a ``log4j2.properties`` that writes warnings and errors to `log`."""
+    """Return a ``log4j2.properties`` that writes warnings and errors to `log`."""
     values = {
         "status": "error",
         "appender.file.type": "File",

@@ -1,7 +1,7 @@
 """A whole cluster on this machine, as real processes on free loopback ports: `storm local`.
 
-`run_plan` describes the processes. This module starts, watches and stops them. It restarts none: if
-a Nimbus or a Pacemaker is killed, the other copy goes on. A supervisor restarts its own workers.
+This module starts, watches and stops the processes of `run_plan`, and restarts none: if a Nimbus or
+a Pacemaker is killed, the other copy goes on. Supervisors restart their own workers.
 """
 
 import contextlib
@@ -51,17 +51,17 @@ from stormkeeper.supervisor.disk import Directories
 
 log = logging.getLogger(__name__)
 
-#: Copies of Nimbus and of the Pacemaker.
+#: Of Nimbus and of the Pacemaker.
 COPIES = 2
 
-#: Timeout of a stage, in seconds; Spark on a busy machine needs most of a minute.
+#: Of a stage; Spark on a busy machine needs most of a minute.
 START_SECS = 120.0
 
-#: Grace period of a process that stops, in seconds: workers and pipeline finish a running batch for
-#: 15 s, and then stop Spark.
+#: For a process that stops: workers and pipeline finish a running batch for 15 s, and then stop
+#: Spark.
 GRACE_SECS = 40.0
 
-#: Seconds between two looks at the processes, until the first pulse and later.
+#: Between two looks at the processes, until the first pulse and later.
 START_LOOK_SECS = 0.1
 LOOK_SECS = 0.5
 
@@ -74,7 +74,7 @@ STOPPED = "Everything has stopped."
 
 
 def run(conf: Conf, request: RunRequest) -> int:
-    """Run the cluster until a signal or the topology's end; return the exit code.
+    """Run the cluster until a signal or the topology's end; returns the exit code.
 
     Raises `EngineError` without a Java for Spark, and `LocalClusterError` without the script.
     """
@@ -151,13 +151,12 @@ class LocalCluster:
         self._has_failed = False
 
     def run(self) -> int:
-        """Start, watch, stop, report."""
         code = 0
         try:
             self._start()
             code = self._watch_until_end()
         except StormkeeperError as error:
-            # Stopping takes a while, so the error is shown first.
+            # Stopping takes a while, so the error comes first.
             self._view.note(f"storm: {error}")
             code = 2 if isinstance(error, ConfigError) else 1
         finally:
@@ -167,8 +166,6 @@ class LocalCluster:
                 end_marked(self._site.mark, settle_secs=0)
                 raise
         return code
-
-    # --- start -------------------------------------------------------------------------------
 
     def _start(self) -> None:
         self._site.temporary.mkdir()
@@ -189,8 +186,6 @@ class LocalCluster:
                 self._processes.start(
                     planned.name, planned.command, planned.ready, planned.environment
                 )
-
-    # --- watch -------------------------------------------------------------------------------
 
     def _watch_until_end(self) -> int:
         while not self._signals.wait(START_LOOK_SECS if self._beats_at is None else LOOK_SECS):
@@ -215,7 +210,6 @@ class LocalCluster:
         return 0
 
     def _note_news(self) -> None:
-        """Print the news since the last look."""
         self._note_all_ready()
         self._processes.note_ends()
         submission = self._submission
@@ -353,15 +347,12 @@ class LocalCluster:
         return [*daemons, *workers]
 
     def _machines_by_id(self) -> dict[str, str]:
-        """Return the supervisors' names by their ids."""
         found = {}
         for name in self._site.machines:
             child = self._children.get(name)
             if child is not None and child.ready_match is not None:
                 found[child.ready_match.group(1)] = name
         return found
-
-    # --- stop --------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         began = time.monotonic()
@@ -389,7 +380,7 @@ class LocalCluster:
         if left:
             self._view.note(f"{left} processes had to be ended by force")
         if snapshot is not None:
-            # Pulses that came after the stop request extend the time that is shown.
+            # Pulses after the stop request extend the time that is shown.
             now = max([began, *(worker.last_received for worker in snapshot.workers)])
             self._view.show(self._picture(snapshot, now, began - self._began, STOPPED))
         if self._children:

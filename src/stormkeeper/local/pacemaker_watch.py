@@ -1,7 +1,7 @@
 """Follows the Pacemakers of a local run, and keeps a ledger of pulses, gaps and counts.
 
 Each Pacemaker has a thread, so that a dead Pacemaker delays no other. A pulse's time is its receipt
-at the Pacemaker: the time of the answer minus the age. So a slow watcher makes no gap longer.
+(the time of the answer minus the age), so a slow watcher makes no gap longer.
 """
 
 import logging
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 ALL_TIME = ":all-time"
 
-#: A Pacemaker that has not answered within this many seconds counts as silent.
+#: A Pacemaker without an answer for this many seconds counts as silent.
 ANSWER_SECS = 0.5
 
-#: Attempts to get one last answer from a Pacemaker after the stop request.
+#: Attempts to get a last answer from a Pacemaker after the stop request.
 LAST_LOOKS = 3
 
 
@@ -34,8 +34,8 @@ LAST_LOOKS = 3
 class ComponentCounts:
     """Rows that a component emitted and executed since the worker's start.
 
-    The component runs in so many `queries`, and each reads its input. `partial`: some batches were
-    not read to the end.
+    Each of the component's `queries` reads its input. `partial`: some batches were not read to the
+    end.
     """
 
     emitted: int = 0
@@ -60,9 +60,7 @@ class PulseReport:
     received: float
     components: Mapping[str, ComponentCounts]
     count: int = 1
-    #: Whether all queries of the worker have ended by themselves.
     completed: bool = False
-    #: The step that the worker waits for.
     waiting: str = ""
 
 
@@ -119,11 +117,10 @@ class PulseLedger:
 
     _pacemakers: dict[str, PacemakerStatus] = field(default_factory=dict)
     _workers: dict[WorkerId, WorkerPulses] = field(default_factory=dict)
-    #: Pulses counted before a server's restart, by address.
+    #: Pulses before a server's restart, by address.
     _earlier_pulses: dict[str, int] = field(default_factory=dict)
 
     def expect(self, address: str) -> None:
-        """Add a Pacemaker that has not answered yet."""
         self._pacemakers.setdefault(address, PacemakerStatus(address))
 
     def answered(
@@ -147,12 +144,10 @@ class PulseLedger:
             self._pulse(address, pulse)
 
     def silent(self, address: str) -> None:
-        """Record that a Pacemaker did not answer."""
         before = self._pacemakers.get(address, PacemakerStatus(address))
         self._pacemakers[address] = replace(before, reachable=False)
 
     def snapshot(self) -> RunSnapshot:
-        """Return the ledger's state, sorted."""
         return RunSnapshot(
             [self._pacemakers[address] for address in sorted(self._pacemakers)],
             [self._workers[worker] for worker in sorted(self._workers)],
@@ -237,7 +232,7 @@ class ClusterWatcher:
                     with self._lock:
                         self._ledger.silent(address)
                 except Exception:
-                    # The thread goes on: without it the view would freeze.
+                    # Without the thread the view would freeze.
                     if not is_failing:
                         log.exception("%s cannot be watched, a defect of Stormkeeper", address)
                     is_failing = True
@@ -295,7 +290,6 @@ def pulses(look: ServerReading) -> list[PulseReport]:
 
 
 def component_counts(beat: ClusterWorkerHeartbeat) -> dict[str, ComponentCounts]:
-    """Return a heartbeat's counts since the start, summed by component."""
     totals: dict[str, ComponentCounts] = {}
     for executor, stats in (beat.executor_stats or {}).items():
         name = stats.component or f"tasks {executor.task_start}-{executor.task_end}"

@@ -1,13 +1,12 @@
 """TCP ports and a folder for a run, which the machine gets back even if the run is killed.
 
-The system drops a process's locks when the process ends, so a lock marks each of both. Ports are
-below the system's range for outgoing connections, from which port 0 comes too: there any connection
-could take the port of a server that is down. A folder whose lock can be taken is abandoned.
+Each has a lock, which the system drops when the process ends: a folder whose lock can be taken is
+abandoned. Ports are below the system's range for outgoing connections, which also serves port 0:
+there any connection could take the port of a server that is down.
 
 ``python -m stormkeeper.local.reservations FOLDER MARK`` is the reaper of a run. Its standard input
 is a pipe from the run. A byte means that the run ended in order; the end of the pipe without a byte
-means that the run was killed. Linux sends the children a signal then, but not Spark's JVM, which is
-a grandchild.
+means that the run was killed. Linux signals only the children then, not their child, Spark's JVM.
 """
 
 import contextlib
@@ -30,10 +29,10 @@ from stormkeeper.daemon.children import end_marked
 from stormkeeper.daemon.durable import try_lock
 from stormkeeper.errors import LocalClusterError
 
-#: Linux: the range of ports for outgoing connections.
+#: Linux's range of ports for outgoing connections.
 OUTGOING: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
-#: Its first port by default on Linux; other systems begin higher.
+#: The range's first port on Linux by default; other systems begin higher.
 FIRST_OUTGOING: Final = 32_768
 
 #: Well-known servers, ours among them, use lower ports.
@@ -46,17 +45,16 @@ FOLDER: Final = Path("/tmp")
 
 PREFIX = "stormkeeper-local-"
 
-#: The file that the run locks; it holds the run's mark, which the environment of
-#: its processes carries.
+#: The file that the run locks, with the run's mark, which the environment of its processes carries.
 OWNER = ".owner"
 
-#: Seconds in which the processes of a killed run can end by themselves; only a batch takes longer.
+#: Time for a killed run's processes to end by themselves; only a batch takes longer.
 SETTLE_SECS = 1.0
 
-#: Timeout for the reaper's own end, in seconds.
+#: For the reaper's own end.
 END_SECS = 5.0
 
-#: Signals that often go to a whole group or service: the reaper ends with its pipe alone.
+#: Often sent to a whole group or service: the reaper ends with its pipe alone.
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _IN_ORDER = b"."
@@ -68,19 +66,18 @@ _file: list[int] = []
 
 
 def reserve(host: str = "127.0.0.1", among: Sequence[int] | None = None) -> int:
-    """Return a free port, reserved for this process.
+    """Return a free port, reserved for this process. Safe for many threads.
 
-    `among` are the ports to choose from, by default those that outgoing connections never get. Safe
-    for many threads. Processes of one user lock a byte of a shared file for each port; a test bind
-    finds servers of other users. Raises `LocalClusterError` if no port is free, or `host` is no
-    address of this machine.
+    `among` are the ports to choose from, by default those that outgoing connections never get.
+    Processes of one user lock a byte of a shared file for each port; a test bind finds servers of
+    other users. Raises `LocalClusterError` if no port is free, or `host` is not of this machine.
     """
     among = outside(first_outgoing()) if among is None else among
     start = _choice.randrange(len(among))
     for port in (*among[start:], *among[:start]):
         with _lock:
             if port not in _reserved and _lock_byte(port):
-                # Stays reserved if another server uses the port: that server may end and come back.
+                # Even if another server uses the port: that server may end and come back.
                 _reserved.add(port)
                 if is_free(host, port):
                     return port
@@ -91,15 +88,11 @@ def reserve(host: str = "127.0.0.1", among: Sequence[int] | None = None) -> int:
 
 
 def outside(first: int) -> range:
-    """Return the ports below those of outgoing connections, which use `first` and above.
-
-    If none is left below, every port qualifies.
-    """
+    """Return the ports below `first`, where outgoing connections begin; if none, all ports."""
     return range(LOWEST, first if first > LOWEST else END)
 
 
 def first_outgoing() -> int:
-    """Return the first port that the system gives to outgoing connections."""
     try:
         return int(OUTGOING.read_text().split()[0])
     except OSError:  # not Linux
@@ -151,7 +144,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 class RunFolder:
-    """A temporary folder for the run with this `mark`; removed at the end."""
+    """A run's temporary folder, with the run's `mark`; removed at the end."""
 
     def __init__(self, mark: str) -> None:
         try:
@@ -181,12 +174,12 @@ class RunFolder:
         return self._owner.fileno()
 
     def remove(self) -> None:
-        """Remove the folder with all contents, as far as the system allows."""
+        """Remove the folder, as far as the system allows."""
         remove(self.path)
 
 
 def remove_abandoned() -> int:
-    """Remove the folders and processes of killed runs of this user; return how many there were."""
+    """Remove the folders and processes of this user's killed runs; return their number."""
     removed = 0
     try:
         temporary = Path(tempfile.gettempdir())
@@ -199,10 +192,7 @@ def remove_abandoned() -> int:
 
 
 def remove(folder: Path) -> None:
-    """Remove a run's folder.
-
-    The file with the mark goes last: a later run can finish an interrupted removal.
-    """
+    """Remove a run's folder, the mark last: a later run can finish an interrupted removal."""
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
             if entry.is_dir() and not entry.is_symlink():
@@ -238,7 +228,7 @@ class Reaper:
     """Starts the reaper process of a run, and ends it with the run."""
 
     def __init__(self, folder: RunFolder, mark: str) -> None:
-        # A session of its own, so that it does not hold the terminal open.
+        # A session of its own: the reaper must not hold the terminal open.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(folder.path), mark],
             stdin=subprocess.PIPE,
@@ -252,7 +242,7 @@ class Reaper:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Tell the reaper that the run has ended in order, and wait for the reaper's end."""
+        """Report an orderly end to the reaper, and wait for the reaper's end."""
         try:
             self._process.communicate(_IN_ORDER, END_SECS)
         except subprocess.TimeoutExpired:

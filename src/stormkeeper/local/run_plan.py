@@ -1,7 +1,7 @@
 """The plan of a local run: configuration and processes, before any process starts; pure.
 
-A ``storm.yaml`` may describe a real cluster on this machine. A run takes the cluster's behaviour
-from it, but no address, port or folder of its daemons.
+A ``storm.yaml`` may describe a real cluster on this machine: a run takes its behaviour, but no
+address, port or folder of its daemons.
 """
 
 import json
@@ -58,7 +58,7 @@ OWN_KEYS: Final = frozenset(
     }
 )
 
-#: Defaults of a run, which ``-c`` overrides and a file does not: a file is for its own cluster.
+#: Defaults of a run, which ``-c`` overrides and a file, meant for its own cluster, does not.
 _GIVEN: Final[dict[str, Any]] = {
     "pipeline.metrics.port": None,
     "pipeline.metrics.bind.host": None,
@@ -81,7 +81,6 @@ class ServerAddresses:
 
 
 def key_of(override: str) -> str:
-    """Return the key of a setting in the form ``key=value``."""
     return override.partition("=")[0].strip()
 
 
@@ -91,7 +90,7 @@ def keeps_tables(conf: Conf) -> bool:
 
 
 def tables_folder(conf: Conf, directory: Path) -> Path:
-    """Return the folder of the tables; `ConfigError` if the user names a URL."""
+    """Return the folder of the tables; raises `ConfigError` if the user names a URL."""
     return (tables.tables_folder(conf) if keeps_tables(conf) else directory / "tables").resolve()
 
 
@@ -101,17 +100,16 @@ def topology_overrides(overrides: Sequence[str]) -> list[str]:
 
 
 def ignored_keys(overrides: Sequence[str]) -> list[str]:
-    """Return the keys among the user's settings that only the run itself sets."""
+    """Return the user's keys that only the run itself sets."""
     return [key for key in map(key_of, overrides) if key in OWN_KEYS]
 
 
 def run_conf(
     conf: Conf, overrides: Sequence[str], directory: Path, places: ServerAddresses
 ) -> Conf:
-    """Return the configuration of the processes of a run.
+    """Return the configuration of a run's processes; command lines add port and folder.
 
-    Keys of ``-c`` that only the topology knows are sent with the topology. Each process's command
-    line has its own port and folder.
+    Keys of ``-c`` that only the topology knows are sent with the topology.
     """
     keys = [key_of(override) for override in overrides]
     values = {key: of_a_run for key, of_a_run in _GIVEN.items() if not conf.is_override(key)}
@@ -169,7 +167,7 @@ def topology_conf(
     checkpoints = chosen[_CHECKPOINTS]
     if checkpoints is None or ":" in checkpoints:
         return chosen
-    # A worker has another current folder.
+    # Workers have another current folder.
     return chosen.with_values({_CHECKPOINTS: str(folder(_CHECKPOINTS, checkpoints).absolute())})
 
 
@@ -178,7 +176,6 @@ _TLS = "storm.zookeeper.ssl.enable"
 
 
 def shell_commands(conf: Conf, places: ServerAddresses, name: str) -> list[str]:
-    """Return commands for another shell: status, heartbeats, state."""
     zookeeper = places.zookeeper
     pacemakers, seeds = (", ".join(map(str, of)) for of in (places.pacemakers, places.nimbuses))
     heartbeats = [f"pacemaker.servers=[{pacemakers}]"]
@@ -204,7 +201,7 @@ PIPELINE = "pipeline"
 #: -P: a file in the current folder may have the name of a library's module.
 _PYTHON = (sys.executable, "-P", "-m")
 
-#: Slot port of the first supervisor; the second supervisor has the next port.
+#: Of the first supervisor; the second has the next port.
 FIRST_SLOT = 6700
 
 _SLOTS = "supervisor.slots.ports"
@@ -240,10 +237,10 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class RunSite:
-    """Files, addresses and machines of a run.
+    """Files, addresses and machines (supervisors) of a run.
 
-    `mark` is in the environment of the run's processes, workers included. Each supervisor counts as
-    a machine. The processes end with the process `parent`.
+    `mark` is in the environment of the run's processes, also workers. The processes end with the
+    process `parent`.
     """
 
     directory: Path
@@ -255,12 +252,11 @@ class RunSite:
 
     @property
     def conf_file(self) -> Path:
-        """The configuration of all processes."""
         return self.directory / "cluster.yaml"
 
     @property
     def temporary(self) -> Path:
-        """The folder for temporary files of Spark and the JVM."""
+        """For Spark and the JVM."""
         return self.directory / "tmp"
 
     def folder(self, name: str) -> Path:
@@ -268,7 +264,6 @@ class RunSite:
         return self.directory / name.replace(" ", "-")
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables of every process."""
         return {
             RUN_MARK: self.mark,
             DIE_WITH_PARENT: str(self.parent),
@@ -282,8 +277,8 @@ class RunSite:
 class PlannedProcess:
     """A process before the start.
 
-    `ready` matches the line that says that the process is ready; `ready_note` is the message for
-    the user then, with the first group for ``{}``. Processes of a lower `stop_order` stop first.
+    `ready` matches the line of a ready process; `ready_note` is then printed, with the first group
+    for ``{}``. Processes of a lower `stop_order` stop first.
     """
 
     name: str
@@ -299,8 +294,7 @@ class PlannedProcess:
 def plan_processes(conf: Conf, site: RunSite, *, pipeline: bool) -> tuple[PlannedProcess, ...]:
     """Return the processes of a cluster, in the order of start and display.
 
-    The workers end first. The Pacemakers, which keep their last heartbeats, stop late, and
-    ZooKeeper last.
+    The workers end first; the Pacemakers, which keep their last heartbeats, late; ZooKeeper last.
     """
     places = site.places
     rows = [_server(site, "zookeeper", "dev-zookeeper", str(places.zookeeper), stop_order=3)]

@@ -1,9 +1,9 @@
 """The topology of a run: its submission, its status at Nimbus, its workers and their end.
 
-The steps are those of ``storm submit``, while the cluster starts. No packages are installed: a run
-uses those of the Python that runs ``storm``. A worker's log holds its standard output and its
-standard error. A log record of the worker, the user's loggers or Spark has a known first line and
-indented further lines. All other lines are the topology's own output.
+The steps are those of ``storm submit``, during the cluster's start, but no packages are installed:
+a run uses those of ``storm``'s Python. A worker's log has its standard output and standard error. A
+log record of the worker, the user's loggers or Spark has a known first line and indented further
+lines; all other lines are the topology's output.
 """
 
 import contextlib
@@ -35,25 +35,25 @@ from stormkeeper.supervisor.disk import Directories
 from stormkeeper.supervisor.worker_processes import WorkerProcesses, end_workers
 from stormkeeper.topology.package.code import collect
 
-#: The leader is searched for often: the Nimbuses are on this machine.
+#: Frequent attempts to find the leader: the Nimbuses are on this machine.
 _SEARCH: Final = {
     "storm.nimbus.retry.times": 600,
     "storm.nimbus.retry.interval.millis": 200,
     "storm.nimbus.retry.intervalceiling.millis": 200,
 }
 
-#: Seconds between two status requests to Nimbus.
+#: Between two status requests to Nimbus.
 _LOOK_SECS: Final = 1.0
 
-#: Timeouts at the end of a run, in seconds: for a request under way, and for a leader.
+#: At the end of a run: for a request under way, and for a leader.
 _END_SECS: Final = 3.0
 _FINDING_SECS: Final = 5.0
 
 
-#: Seconds between two looks at the workers that are left.
+#: Between two looks at the workers that are left.
 _END_LOOK_SECS: Final = 0.1
 
-#: Lines of output kept for the view.
+#: For the view.
 KEPT_LINES: Final = 200
 
 #: First line of a record: time, level, logger, message.
@@ -83,8 +83,8 @@ _ENGINE = re.compile(
 class Submission:
     """The topology of a run: submitted, and followed at Nimbus, on a thread.
 
-    `cluster` is the run's configuration, which names the Nimbuses. `finding_secs` is the timeout
-    for the first leader.
+    `cluster` is the run's configuration, which names the Nimbuses; `finding_secs` the timeout for
+    the first leader.
     """
 
     def __init__(
@@ -102,14 +102,13 @@ class Submission:
         self._finding_secs = finding_secs
         self._closing = threading.Event()
         self._error: BaseException | None = None
-        #: Name and id, once Nimbus has accepted the topology.
+        #: Once Nimbus has accepted the topology.
         self.name = self.storm_id = ""
         #: Nimbus's last answer.
         self.nimbus_view: TopologyView | None = None
         self._thread = threading.Thread(target=self._run, name="submission", daemon=True)
 
     def start(self) -> None:
-        """Submit on a thread."""
         self._thread.start()
 
     def check(self) -> None:
@@ -171,7 +170,7 @@ class Submission:
 
     def _follow(self, connection: NimbusConnection) -> None:
         while not self._closing.is_set():
-            # The leader may be killed; the next look finds another leader.
+            # The leader may be killed; the next look finds another.
             with contextlib.suppress(RpcError):
                 self.nimbus_view = topology_view.get_topology(connection, self.name)
             self._closing.wait(_LOOK_SECS)
@@ -223,7 +222,7 @@ def _any_left(machines: Sequence[Directories]) -> bool:
 
 @dataclass
 class LogNews:
-    """New lines of a log: messages for the user, and the topology's output."""
+    """News of a log: messages for the user, and the topology's output."""
 
     notes: list[str] = field(default_factory=list)
     output: list[str] = field(default_factory=list)
@@ -287,7 +286,7 @@ class _Slot:
     is_ready: bool = False
 
     def new_lines(self) -> list[str]:
-        """Return the whole lines that were appended since the last call."""
+        """Return the whole lines since the last call."""
         try:
             with (self.folder / "worker.log").open("rb") as log:
                 if log.seek(0, 2) < self.offset:  # the log was rotated
@@ -308,7 +307,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """A worker's process: pid and state."""
+    """A worker's process."""
 
     pid: int
     state: str
@@ -360,7 +359,6 @@ class LocalWorkers:
 
     @property
     def beat(self) -> bool:
-        """Whether a worker has sent a heartbeat."""
         return any(slot.is_ready for slot in self._slots.values())
 
     @property
@@ -369,7 +367,6 @@ class LocalWorkers:
         return any(slot.log.has_failed for slot in self._slots.values())
 
     def processes(self) -> list[WorkerProcess]:
-        """Return the newest process of each slot."""
         return [
             WorkerProcess(
                 slot.pid,

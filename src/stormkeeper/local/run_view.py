@@ -1,7 +1,7 @@
 """The output of `storm local`: pending step, live picture or lines, and report.
 
-Two Spark sessions that start at the same time slow each other down. So the heartbeat pipeline
-starts once a worker has counted its first rows.
+Two Spark sessions that start together slow each other down, so the heartbeat pipeline starts once a
+worker has counted its first rows.
 """
 
 import contextlib
@@ -28,18 +28,18 @@ from stormkeeper.local.pacemaker_watch import ComponentCounts, RunSnapshot, Work
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline.tables import LIVENESS, NAMES, WORKER_LIVENESS
 
-#: Seconds between two progress lines.
+#: Between two progress lines.
 LINE_SECS = 5.0
 
 #: Shows the cursor, and begins a line below the picture.
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
-#: Status of a worker whose queries have ended by themselves, as in the liveness table.
+#: Of a worker whose queries have ended by themselves, as in the liveness table.
 COMPLETED = "completed"
 
 OUTPUT_LINES = 6
 
-#: Longest delay of the pipeline's start, in seconds, for a job whose first rows come late.
+#: Longest delay of the pipeline's start, for a job with late first rows.
 PIPELINE_AFTER_SECS = 60.0
 
 SUBMITS = "the topology is packed, and sent to the Nimbus that leads"
@@ -48,7 +48,7 @@ SPARK_STARTS = "Spark is starting in the worker"
 FIRST_BATCH = "Spark runs in the worker, no heartbeat has counted a row yet"
 PIPELINE_STARTS = "the heartbeat pipeline is starting: liveness comes with its first batch"
 
-#: Nimbus's statuses of a topology that is placed as far as possible, and of a completed topology.
+#: Nimbus's statuses of a topology placed as far as possible, and of a completed one.
 _PLACED = ("Fully Scheduled", "Running with fewer slots than requested")
 _COMPLETED = "Completed"
 
@@ -70,7 +70,7 @@ class Picture:
 
     title: str
     hint: str
-    #: The step that the run waits for; empty once all is running.
+    #: Empty once all is running.
     waits_for: str
     now: float
     up_secs: float
@@ -78,10 +78,10 @@ class Picture:
     snapshot: RunSnapshot
     statuses: Mapping[WorkerId, str]
     rates: dict[str, ComponentCounts]
-    #: The last lines of the topology's output, and the number of all lines.
+    #: The topology's last lines, and the number of all lines.
     output: Sequence[str]
     output_count: int
-    #: Names of the supervisors, by id.
+    #: By supervisor id.
     machines: Mapping[str, str] = field(default_factory=dict)
     #: False once a stop was requested; true once all has stopped.
     is_running: bool = True
@@ -105,11 +105,9 @@ class RunView:
         """Restore the terminal."""
 
     def note(self, line: str) -> None:
-        """Print a message."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, picture: Picture) -> None:
-        """Show the newest picture."""
         raise NotImplementedError
 
     def abandon(self) -> None:
@@ -117,7 +115,7 @@ class RunView:
 
 
 def view_on(console: Console) -> RunView:
-    """Return the view that fits the console: live in a terminal, lines in a pipe or a file."""
+    """Return a live view for a terminal, lines for a pipe or a file."""
     return LiveView(console) if console.is_terminal else LineView(console)
 
 
@@ -132,7 +130,6 @@ class LineView(RunView):
         self._waits_for = ""
 
     def show(self, picture: Picture) -> None:
-        """Print new output, changes of liveness, and from time to time the progress."""
         unseen = picture.output_count - self._shown
         if unseen > len(picture.output):
             self.note(f"  | (lines left out here: {unseen - len(picture.output):,})")
@@ -188,7 +185,6 @@ class LiveView(RunView):
         self._live.stop()
 
     def show(self, picture: Picture) -> None:
-        """Redraw."""
         self._live.update(render(picture), refresh=True)
 
     def abandon(self) -> None:
@@ -198,7 +194,6 @@ class LiveView(RunView):
 
 
 def render(picture: Picture) -> RenderableType:
-    """Draw a picture."""
     parts: list[RenderableType] = [
         Text.assemble((picture.title, "bold"), f"   up {clock(picture.up_secs)}"),
         processes_table(picture),
@@ -219,7 +214,6 @@ def render(picture: Picture) -> RenderableType:
 
 
 def processes_table(picture: Picture) -> Table:
-    """Show the processes: address, memory, state."""
     table = _table("process", "address", "pid", "memory", "keys", "pulses", "state")
     seen = {p.address: p for p in picture.snapshot.pacemakers}
     for process in picture.processes:
@@ -237,7 +231,6 @@ def processes_table(picture: Picture) -> Table:
 
 
 def workers_table(picture: Picture) -> Table:
-    """Show the workers: age of the last pulse, longest gap, liveness."""
     table = _table("worker", "slot", "last pulse", "at", "pulses", "longest gap", "liveness")
     colours = {"alive": "green", "late": "yellow", "dead": "bold red", COMPLETED: "green"}
     for seen in picture.snapshot.workers:
@@ -256,7 +249,6 @@ def workers_table(picture: Picture) -> Table:
 
 
 def components_table(picture: Picture) -> Table:
-    """Show the components: rows in and out since the start, and per second."""
     table = _table("component", "executed", "emitted", "executed/s", "emitted/s")
     for name, counts in sorted(picture.snapshot.components().items()):
         rate = picture.rates.get(name, ComponentCounts())
@@ -271,12 +263,11 @@ def components_table(picture: Picture) -> Table:
 
 
 def named(name: str, counts: ComponentCounts) -> str:
-    """Return a component's name, with the number of queries if there are several."""
     return f"{name} (in {counts.queries} queries)" if counts.queries > 1 else name
 
 
 def flow(counts: ComponentCounts) -> str:
-    """Return rows in and out in words: ``1,200 in, 40 out``; a zero side is left out."""
+    """Return rows in and out, such as ``1,200 in, 40 out``; a zero side is left out."""
     sides = [
         f"{_rows(number, counts)} {side}"
         for number, side in ((counts.executed, "in"), (counts.emitted, "out"))
@@ -291,7 +282,6 @@ def _rows(number: int, counts: ComponentCounts) -> str:
 
 
 def clock(secs: float) -> str:
-    """Return `secs` as ``m:ss``."""
     return f"{int(secs) // 60}:{int(secs) % 60:02d}"
 
 
@@ -309,7 +299,6 @@ class ComponentRates:
     def update(
         self, now: float, components: dict[str, ComponentCounts]
     ) -> dict[str, ComponentCounts]:
-        """Add the counts at `now` and return the rates."""
         self._samples.append((now, components))
         while len(self._samples) > 2 and now - self._samples[1][0] >= self.WINDOW_SECS:
             del self._samples[0]
@@ -334,17 +323,15 @@ def _table(*columns: str) -> Table:
 
 
 def has_counted(snapshot: RunSnapshot) -> bool:
-    """Return whether a worker has counted a row."""
     return any(counts != ComponentCounts() for counts in snapshot.components().values())
 
 
 def is_pipeline_due(snapshot: RunSnapshot, up_secs: float) -> bool:
-    """Return whether the pipeline must start, `up_secs` after the first pulse of a worker."""
     return has_counted(snapshot) or up_secs >= PIPELINE_AFTER_SECS
 
 
 def _unwell(nimbus_view: TopologyView | None) -> str:
-    """Return the fault of a topology that has workers; empty if healthy or starting."""
+    """Return the fault of a topology with workers; empty if healthy or starting."""
     health = None if nimbus_view is None else nimbus_view.health
     if health is None or health.state in ("running", "starting"):
         return "" if health is None or health.state == "starting" else health.text
@@ -352,7 +339,6 @@ def _unwell(nimbus_view: TopologyView | None) -> str:
 
 
 def is_completed(snapshot: RunSnapshot, nimbus_view: TopologyView | None) -> bool:
-    """Return whether all queries of a topology have ended by themselves."""
     if nimbus_view is None:
         return False
     if nimbus_view.sched_status.startswith(_COMPLETED):
@@ -390,7 +376,6 @@ def waits_for(
 
 
 def worker_statuses(directory: Path) -> dict[WorkerId, str]:
-    """Return the status of each worker in the liveness table."""
     folder = directory / LIVENESS
     if manifest.load(folder) is None:
         return {}
@@ -450,7 +435,7 @@ def build_report(
 
 
 def write_report(file: Path, report: Mapping[str, Any]) -> None:
-    """Write a report to a file; `LocalClusterError` if that fails."""
+    """Write a report to a file; raises `LocalClusterError`."""
     try:
         file.write_text(json.dumps(report, indent=2) + "\n")
     except OSError as error:
