@@ -28,11 +28,11 @@ TAIL_LINES = 200
 #: A longer line of standard output counts as several.
 LINE_BYTES = 64 * 1024
 
-#: Lines of the log in an error, enough for a Python traceback, and the bytes read for them.
+#: Lines of the log in an error, enough for a Python traceback, and bytes read for them.
 ERROR_LINES = 25
 ERROR_BYTES = 64 * 1024
 
-#: Lines of a program's output in an error, before those of its log.
+#: Lines of a program's output in an error, before the log's.
 OUTPUT_LINES: Final = 12
 
 POLL_SECS = 0.05
@@ -45,8 +45,8 @@ KILLED_SECS = 2.0
 
 _NEVER = re.compile(r"(?!)")
 
-#: Asks Linux for SIGTERM at the parent's death, then becomes the program. A process of its own, as
-#: code between fork and exec is unsafe in a parent with threads. 1 is PR_SET_PDEATHSIG.
+#: Asks Linux for SIGTERM at the parent's death, then becomes the program. A separate process, as
+#: code between fork and exec is unsafe with threads. 1 is PR_SET_PDEATHSIG.
 _DIE_WITH_PARENT: Final = """
 import ctypes, os, signal, sys
 if sys.platform.startswith("linux"):
@@ -58,12 +58,12 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def dying_with_us(argv: Sequence[str]) -> list[str]:
-    """Return a command that runs `argv`, a path and arguments, until the calling thread ends."""
+    """Return a command that runs `argv` until the calling thread ends."""
     return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *argv]
 
 
 def how_it_ended(exit_code: int) -> str:
-    """Return in words how a process ended; a negative exit code is a signal."""
+    """Return a text; a negative exit code is a signal."""
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     try:
@@ -73,9 +73,9 @@ def how_it_ended(exit_code: int) -> str:
 
 
 def memory_mib(pid: int, *, without: Collection[int] = ()) -> float:
-    """Return the memory of a process with descendants, in MiB; 0 without a process.
+    """Return the memory of a process with descendants, except `without`; 0 without a process.
 
-    Shared pages count once, as Spark forks its Python workers. Families of `without` do not count.
+    Shared pages count once, as Spark forks its Python workers.
     """
     total = 0
     others = {member.pid for other in without for member in _family(other)}
@@ -98,8 +98,8 @@ def _family(pid: int) -> list[psutil.Process]:
 class Child:
     """A child process. Raises `ChildError` if the command cannot be started.
 
-    Standard error goes to `log`; standard output stays in memory, so that its lines do not pass for
-    the log's. `ready` matches the line of the output that reports readiness.
+    Standard error goes to `log`; standard output stays apart in memory. `ready` matches the
+    output's line of readiness.
     """
 
     def __init__(
@@ -136,7 +136,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Process id."""
         return self._process.pid
 
     @property
@@ -145,19 +144,18 @@ class Child:
         return self._process.poll()
 
     def state(self) -> str:
-        """Return the state in words: ``starting``, ``running``, ``ended by SIGKILL``."""
+        """Return ``starting``, ``running``, or for example ``ended by SIGKILL``."""
         code = self.returncode
         if code is None:
             return "running" if self.ready_match else "starting"
         return how_it_ended(code)
 
     def output(self) -> tuple[list[str], int]:
-        """Return the last lines on standard output, and the number of all."""
+        """Return the last lines of output, and the number of all."""
         with self._output_lock:
             return list(self._lines), self._line_count
 
     def log_tail(self) -> str:
-        """Return the last lines of the log, or of the output if the log is empty."""
         text = ""
         with contextlib.suppress(FileNotFoundError), self.log.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - ERROR_BYTES))
@@ -174,25 +172,24 @@ class Child:
         return new.decode(errors="replace").splitlines()
 
     def memory_mib(self, *, without: Collection[int] = ()) -> float:
-        """Return the memory of the process with descendants, in MiB; 0 after the end."""
         return memory_mib(self.pid, without=without) if self.returncode is None else 0.0
 
     def request_stop(self) -> None:
-        """Send SIGTERM, and SIGCONT so that a suspended process can react."""
+        """Send SIGTERM, and SIGCONT for a suspended process."""
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
                 self._process.send_signal(signal.SIGCONT)
 
     def wait_stopped(self, grace_secs: float) -> bool:
-        """Wait for the end, then kill the session; returns whether the process ended by itself."""
+        """Wait for the end, then kill the session; return whether the process ended by itself."""
         by_itself = True
         try:
             self._process.wait(timeout=grace_secs)
         except subprocess.TimeoutExpired:
             by_itself = False
-        # The system reuses the id once the session is empty: an id that exists after the end is a
-        # stranger's, and so may the process group be.
+        # The system reuses the id of an empty session: a process or group with that id may be a
+        # stranger's.
         if not (by_itself and psutil.pid_exists(self.pid)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -201,7 +198,7 @@ class Child:
         return by_itself
 
     def stop(self, grace_secs: float) -> bool:
-        """Send SIGTERM, and SIGKILL after `grace_secs`; returns whether SIGTERM sufficed."""
+        """Send SIGTERM, and SIGKILL after `grace_secs`; return whether SIGTERM sufficed."""
         self.request_stop()
         return self.wait_stopped(grace_secs)
 
@@ -221,7 +218,7 @@ class Child:
 
 
 class Children:
-    """Child processes by name, in the order of their start."""
+    """Child processes by name, in the order of starts."""
 
     def __init__(self, folder: Path, note: Callable[[str], None]) -> None:
         self._folder = folder
@@ -236,25 +233,23 @@ class Children:
         ready: re.Pattern[str],
         environment: Mapping[str, str],
     ) -> None:
-        """Start a `Child` with `environment` in addition to this process's own."""
+        """Start a `Child` with `environment` added to this process's own."""
         log = self._folder / f"{name.replace(' ', '-')}.log"
         self.by_name[name] = Child(
             name, command, log=log, env={**os.environ, **environment}, ready=ready
         )
 
     def memory_mib(self, *, without: Collection[int] = ()) -> dict[str, float]:
-        """Return the memory of each child with descendants, in MiB."""
         return {name: child.memory_mib(without=without) for name, child in self.by_name.items()}
 
     def note_ends(self) -> None:
-        """Note each child that has ended, once."""
         for name, child in self.by_name.items():
             if child.returncode is not None and name not in self._ended:
                 self._ended.add(name)
                 self._note(f"{name} (process {child.pid}) {child.state()}")
 
     def stop(self, names: Sequence[str], grace_secs: float) -> None:
-        """Stop these children at the same time, after `grace_secs` by force; skips unknown ones."""
+        """Stop children at the same time, after `grace_secs` by force; skip unknown names."""
         children = [self.by_name[name] for name in names if name in self.by_name]
         for child in children:
             child.request_stop()
@@ -273,10 +268,10 @@ def run(
     cancelled: Callable[[], bool] = lambda: False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Run a program to the end; it and its session end with the calling thread, too.
+    """Run a program until the end of the program or of the calling thread.
 
-    `cancelled` is polled; `progress` gets lines of the output, but may miss some. Raises
-    `ChildError`, with the last lines, for a failure, a cancellation, or too much time.
+    `cancelled` is polled; `progress` may miss lines of output. Raises `ChildError`, with the last
+    lines, for a failure, a cancellation or a timeout.
     """
     child = Child(name, dying_with_us(argv), log=log, env=env)
     deadline = time.monotonic() + secs
@@ -313,9 +308,9 @@ def _last_words(child: Child) -> str:
 
 
 def end_marked(run: str, *, settle_secs: float) -> int:
-    """Kill every process with the mark of `run`, and return the number of kills.
+    """Kill every process with the mark of `run`; return the number of kills.
 
-    Processes that end by themselves within `settle_secs` do not count.
+    Processes that end within `settle_secs` do not count.
     """
     deadline = time.monotonic() + settle_secs
     while (left := marked(run)) and time.monotonic() < deadline:
@@ -332,7 +327,7 @@ def end_marked(run: str, *, settle_secs: float) -> int:
 
 
 def marked(run: str) -> list[psutil.Process]:
-    """Return the live processes, except this one, that carry the mark of `run`."""
+    """Return the live processes, except this process, with the mark of `run`."""
     found = []
     for process in psutil.process_iter():
         if process.pid == os.getpid():

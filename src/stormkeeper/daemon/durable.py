@@ -1,7 +1,6 @@
 """Files on a daemon's disk: writes that survive a power failure, locks, and a check of a folder.
 
-A write goes to a new file, to the disk, and then to its name by a rename: readers see the old or
-the new content.
+A write goes to a new file, to the disk, and then to its name by a rename.
 """
 
 from __future__ import annotations
@@ -38,19 +37,17 @@ def replace_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def write_file(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Replace the content of a file as `replace_file` does."""
     with replace_file(path, mode) as file:
         file.write(content)
 
 
 def sync_file(file: IO[Any]) -> None:
-    """Flush a file to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk: files that were made, renamed or removed."""
+    """Bring the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -64,7 +61,7 @@ def sync_folder(folder: Path) -> None:
 def try_lock(file: IO[Any] | int, *, if_unsupported: bool) -> bool:
     """Lock an open file until the file or the process ends; return whether that succeeded.
 
-    On a file system without locks the result is `if_unsupported`.
+    Without locks in the file system, return `if_unsupported`.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,14 +73,13 @@ def try_lock(file: IO[Any] | int, *, if_unsupported: bool) -> bool:
     return True
 
 
-#: Size of the probe file: a block of most file systems, which a full disk refuses.
+#: A block of most file systems, which a full disk refuses.
 PROBE_BYTES: Final = 4096
 
-#: Free bytes that a daemon's disk needs: packages, workers and ZooKeeper write there, too.
+#: Free bytes that a daemon needs: packages, workers and ZooKeeper share the disk.
 LEAST_FREE_BYTES: Final = 64 * 2**20
 
-#: Free bytes after which a full disk counts as good again, so that leadership and work do not move
-#: to and fro near the limit.
+#: Free bytes after a shortage, so that leadership and work do not move to and fro.
 AGAIN_FREE_BYTES: Final = 2 * LEAST_FREE_BYTES
 
 _REMEDIES: Final = {
@@ -100,11 +96,10 @@ _REMEDIES: Final = {
 
 
 def find_fault(folder: Path, *, had_fault: bool = False, is_written: bool = True) -> str | None:
-    """Return why a folder does not take files, with the remedy; None without a fault.
+    """Return why a folder does not take files, with the remedy.
 
-    `had_fault`: the last check found a fault, so more free space is needed. Without `is_written` no
-    probe file is written, and only full and read-only disks are found. A disk that hangs blocks the
-    calling thread.
+    After a fault (`had_fault`) more free space is needed. Unless `is_written`, only full and
+    read-only disks are found. A hanging disk blocks the calling thread.
     """
     try:
         (_write_probe if is_written else _look)(folder)

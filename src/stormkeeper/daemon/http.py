@@ -1,9 +1,9 @@
 """Pages over HTTP, such as a daemon's metrics and health, in the daemon's event loop or a thread.
 
 - The daemon's own work comes first: a connection carries a single request, limited in size and
-  time, and after each request the endpoint rests `_REST` times as long as the request took.
-- Addresses take turns. At a limit of connections, a new one replaces the oldest, preferably one
-  without a whole request, so that slow clients lock no others out.
+  time, and then the endpoint rests `_REST` times as long as the request took.
+- Addresses take turns. At a limit, a new connection replaces the oldest, preferably one without a
+  whole request, so that slow clients lock no others out.
 - Plain functions make pages on request. A page that reads files belongs in an `HttpThread`.
 
 h11 speaks the protocol (RFC 9112).
@@ -33,23 +33,23 @@ from stormkeeper.daemon.sockets import Places, address_of, network_of, plain_add
 
 _log = logging.getLogger(__name__)
 
-#: Seconds from a connection to its request, and to read the answer.
+#: Seconds from a connection to the request, and to read the answer.
 DEADLINE: Final = 5.0
-#: Bytes of a request's line and headers; Prometheus sends about 400.
+#: Bytes of request line and headers; Prometheus sends about 400.
 MAX_REQUEST: Final = 16_384
 MAX_CONNECTIONS: Final = 64
 MAX_PER_ADDRESS: Final = 32
 
 _REST: Final = 10
 _LEAST_REST: Final = 0.01
-#: Longest rest, in seconds; also the rest without free descriptors.
+#: Longest rest, and the rest without free descriptors, in seconds.
 _LONG_REST: Final = 1.0
 
 TEXT: Final = "text/plain; charset=utf-8"
 
 
 class Page(NamedTuple):
-    """The answer to a request; `status` is HTTP's."""
+    """The answer to a request, with HTTP's `status`."""
 
     status: int
     body: bytes
@@ -61,10 +61,10 @@ Pages = Mapping[str, Callable[[str], Page]]
 
 
 class HttpEndpoint:
-    """Serves pages on a non-blocking listening socket, in the running event loop, until closed.
+    """Serves pages on a non-blocking listening socket, in the running event loop.
 
-    `pages` are functions by path, called with the request's ``Accept`` header or ""; `queries` get
-    the raw query string.
+    `pages` are functions by path of the request's ``Accept`` header or ""; `queries` get the raw
+    query string.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class HttpEndpoint:
         self._queries = queries
         self._places: Places[_Connection] = Places(MAX_CONNECTIONS, MAX_PER_ADDRESS)
         self._connections: set[_Connection] = set()
-        #: Waiting requests by network, in the order of their turns.
+        #: Waiting requests by network, in order of turns.
         self._waiting: dict[str, deque[tuple[_Connection, h11.Request]]] = {}
         self._is_free = True
         self._tasks: set[asyncio.Task[None]] = set()
@@ -92,7 +92,6 @@ class HttpEndpoint:
         return address_of(self._listener)
 
     def close(self) -> None:
-        """Stop listening and drop every connection."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -104,7 +103,6 @@ class HttpEndpoint:
             task.cancel()
 
     def answer(self, request: h11.Request) -> Page:
-        """Return the page of a request, or an error page."""
         target, _, query = request.target.partition(b"?")
         path = target.decode("ascii", "replace")
         page = self._pages.get(path) or self._queries.get(path)
@@ -121,7 +119,7 @@ class HttpEndpoint:
             return refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "see this server's log")
 
     def add(self, connection: "_Connection") -> None:
-        """Record a connection, which replaces an old connection at a limit."""
+        """Record a connection; may close an old connection."""
         address = connection.address
         while self._places.refuses(address, len(self._connections)):
             oldest = self._places.given_up(
@@ -135,7 +133,6 @@ class HttpEndpoint:
         self._places.take(connection, address)
 
     def discard(self, connection: "_Connection") -> None:
-        """Remove a connection."""
         if connection in self._connections:
             self._connections.discard(connection)
             self._places.leave(connection, connection.address)
@@ -269,12 +266,10 @@ class _Connection(asyncio.Protocol):
 
 
 def refusal(status: int, reason: str) -> Page:
-    """Return an error page with a reason."""
     phrase = HTTPStatus(status).phrase
     return Page(status, f"{phrase}: {reason}\n".encode())
 
 
-#: Time limit for the end of an `HttpThread`, in seconds.
 _PATIENCE: Final = 5.0
 
 
@@ -305,7 +300,7 @@ class HttpThread:
 
     def _run(self) -> None:
         endpoints: list[HttpEndpoint] = []
-        # An endpoint belongs to the loop that runs.
+        # An endpoint belongs to the running loop.
         self._loop.call_soon(
             lambda: endpoints.append(HttpEndpoint(self._listener, self._pages, self._queries))
         )
@@ -323,7 +318,7 @@ _FILES: Final = "/proc/self/fd"
 
 def metrics_page(*collectors: Collector) -> Callable[[str], Page]:
     """Return a page of metrics, also of this process, in the format that a client accepts."""
-    # A registry of our own adds no exemplars and no creation times.
+    # Our own registry adds no exemplars and no creation times.
     registry = CollectorRegistry(auto_describe=False)
     for collector in (*collectors, ProcessMetrics()):
         registry.register(collector)
@@ -336,7 +331,7 @@ def metrics_page(*collectors: Collector) -> Callable[[str], Page]:
 
 
 def health_page(find_fault: Callable[[], str | None], healthy: str = "ok") -> Callable[[str], Page]:
-    """Return a page with status 200 and `healthy`, or with status 503 and the fault."""
+    """Return a page with status 200 and `healthy`, or 503 and the fault."""
 
     def page(_: str) -> Page:
         fault = find_fault()
@@ -348,19 +343,19 @@ def health_page(find_fault: Callable[[], str | None], healthy: str = "ok") -> Ca
 class ProcessMetrics(Collector):
     """Memory, CPU time, open files and start time of this process, by Prometheus's usual names.
 
-    prometheus-client's own collector lists open files, which stops a daemon with thousands of
-    connections for several milliseconds.
+    prometheus-client's collector lists open files, which stops a daemon with thousands of
+    connections for milliseconds.
     """
 
     def __init__(self) -> None:
         self._process = psutil.Process()
 
     def describe(self) -> list[Metric]:
-        """Return no metrics, so that a registration does not read them."""
+        """Return no metrics: a registration would read all."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Read the figures, in 0.5 ms, however many files are open."""
+        """Read the figures, in 0.5 ms."""
         with self._process.oneshot():
             times, memory = self._process.cpu_times(), self._process.memory_info()
             started = self._process.create_time()
@@ -388,6 +383,5 @@ class ProcessMetrics(Collector):
 
 
 def open_files() -> int:
-    """Return the number of this process's open descriptors."""
-    # From Linux 6.2 on, the size of the directory is their number.
+    # Since Linux 6.2 the directory's size is their number.
     return os.stat(_FILES).st_size or len(os.listdir(_FILES)) - 1  # noqa: PTH116, PTH208

@@ -26,11 +26,11 @@ _log = logging.getLogger(__name__)
 
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
-#: Seconds in which a second signal counts as the first: systemd, ``timeout`` and terminals signal
-#: both a process and its group.
+#: Seconds in which a second signal counts as the first: systemd, ``timeout`` and terminals signal a
+#: process and its group.
 _SAME_SIGNAL: Final = 1.0
 
-#: A parent sets this variable to its process id, or to ``1``, for a daemon that dies with it.
+#: A parent's process id, or ``1``, for a daemon that dies with the parent.
 DIE_WITH_PARENT: Final = "STORMKEEPER_DIE_WITH_PARENT"
 
 _PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
@@ -45,11 +45,11 @@ _VARIABLES: Final = (
 
 
 def announce(line: str) -> None:
-    """Announce a ready daemon: on stdout, or in the log if that is JSON."""
+    """Print a ready line on stdout, or to a JSON log."""
     if is_json():
         _log.info("%s", line)
         return
-    # Not `print`: its buffer may hold a part of another thread's line.
+    # `print`'s buffer may hold part of another thread's line.
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
     sys.stdout.flush()
 
@@ -57,9 +57,8 @@ def announce(line: str) -> None:
 class StopSignals:
     """Turns SIGTERM and SIGINT into a flag while entered, for daemons without asyncio.
 
-    Enter it once, in the main thread; any thread may wait. `also` are further stop signals, unless
-    ignored. `at_once` is called in the signal handler, with a later signal, before the process
-    ends.
+    Entered once, in the main thread; any thread may wait. `also` are further stop signals, unless
+    ignored. A later signal calls `at_once` in the handler and ends the process.
     """
 
     def __init__(
@@ -97,16 +96,15 @@ class StopSignals:
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal has arrived."""
         return self._stopped
 
     @property
     def asked_by(self) -> str:
-        """Name of the first signal; empty if none has arrived."""
+        """Name of the first signal, or ""."""
         return self._asked_by
 
     def wait(self, timeout: float) -> bool:
-        """Wait for a signal, `timeout` seconds at most; returns whether a signal has arrived."""
+        """Wait for a signal; return whether a signal has arrived."""
         if not self._stopped:
             # Never read, so that every waiting thread wakes.
             with selectors.DefaultSelector() as selector:
@@ -128,9 +126,9 @@ class StopSignals:
 
 
 def stop_requested(loop: "asyncio.AbstractEventLoop") -> "asyncio.Future[int]":
-    """Return a future that the first SIGTERM or SIGINT fulfils with its number, for asyncio.
+    """Return a future, for asyncio, that the first SIGTERM or SIGINT fulfils with the number.
 
-    The handlers stay until the loop is closed, or `end_of_signals`.
+    The handlers stay until the loop closes, or `end_of_signals`.
     """
     stop: asyncio.Future[int] = loop.create_future()
     asked_at = 0.0
@@ -153,29 +151,28 @@ def stop_requested(loop: "asyncio.AbstractEventLoop") -> "asyncio.Future[int]":
 def end_of_signals() -> None:
     """Block the stop signals and SIGHUP while an asyncio daemon ends, in the main thread.
 
-    A signal while the loop closes would end the process with a failure.
+    A signal while the loop closes would fail the process.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOP_SIGNALS, signal.SIGHUP})
 
 
 def die_with_parent() -> None:
-    """Ask Linux for a SIGTERM at the parent's death if `DIE_WITH_PARENT` is set, and remove that.
+    """Ask Linux for a SIGTERM at the parent's death if `DIE_WITH_PARENT` is set, and unset that.
 
-    Linux sends the signal when the *thread* that started this process ends.
+    Linux sends the signal when the *thread* ends that started this process.
     """
     wanted = os.environ.pop(DIE_WITH_PARENT, "")
     if not wanted or sys.platform != "linux":
         return
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-    # A parent that died before the call sends no signal.
+    # A parent that died before sends no signal.
     expected = int(wanted) if wanted.isdigit() and wanted != "1" else parent
     if os.getppid() != expected:
         signal.raise_signal(signal.SIGTERM)
 
 
 def raise_file_limit() -> None:
-    """Raise the limit of open files to the highest that the system permits."""
     import resource  # noqa: PLC0415 - absent where there are no such limits
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -183,7 +180,7 @@ def raise_file_limit() -> None:
 
 
 class ServiceManager:
-    """The connection of a daemon to systemd; does nothing without systemd.
+    """A daemon's connection to systemd; does nothing without systemd.
 
     Speaks sd_notify(3), sd_watchdog_enabled(3) and sd_listen_fds(3).
     """
@@ -194,7 +191,7 @@ class ServiceManager:
         if self._address.startswith("@"):
             self._address = "\0" + self._address[1:]
         self._has_failed = False
-        #: Seconds without `alive` before systemd ends this daemon, if limited.
+        #: Seconds without `alive` before systemd ends this daemon.
         self.watchdog: float | None = None
         usec, pid = given["WATCHDOG_USEC"], given["WATCHDOG_PID"]
         if usec.isdigit() and int(usec) > 0 and pid in ("", str(os.getpid())):
@@ -209,28 +206,25 @@ class ServiceManager:
     def take_listeners(self, name: str) -> list[socket.socket]:
         """Return the non-blocking listening sockets that systemd passed under `name`, each once.
 
-        `name` is ``FileDescriptorName=`` of the socket unit; empty for all. Raises `ListenError`
-        for a socket without TCP connections.
+        `name` is ``FileDescriptorName=``; empty for all. Raises `ListenError` for a socket without
+        TCP connections.
         """
         taken = [passed for passed in self._passed if name in ("", passed[0])]
         self._passed = [passed for passed in self._passed if passed not in taken]
         return [_listener(*passed) for passed in taken]
 
     def ready(self, status: str) -> None:
-        """Report that the daemon serves, after its start or a reload."""
+        """Report the end of a start or a reload."""
         self._tell("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """Report the start of a reload, which `ready` ends."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._tell("RELOADING=1", f"MONOTONIC_USEC={now}")
 
     def stopping(self, status: str) -> None:
-        """Report that the daemon is about to end."""
         self._tell("STOPPING=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
-        """Report the state of the daemon."""
         self._tell(f"STATUS={status}")
 
     def alive(self) -> None:

@@ -1,6 +1,6 @@
 """The log of a daemon: lines of text or JSON on stderr.
 
-Fields in ``extra=`` of a record appear in JSON only.
+Fields in a record's ``extra=`` appear in JSON only.
 """
 
 import json
@@ -13,14 +13,14 @@ from typing import Any, Final
 
 from stormkeeper.names import printable
 
-#: Names of log levels in configuration and on the wire, which are log4j's.
+#: log4j's names of levels, in configuration and on the wire.
 LEVELS: Final = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 
 CONTINUED: Final = "  "
 
 
 class _LineFormatter(logging.Formatter):
-    """Text lines, in which text of a peer never passes for a record.
+    """Text lines, in which a peer's text never passes for a record.
 
     Line breaks are escaped or followed by `CONTINUED`; other unprintable characters are escaped.
     """
@@ -39,7 +39,7 @@ class _LineFormatter(logging.Formatter):
 
 
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """A class of ours, so that a second configuration does not double every line."""
+    """A second configuration must not double every line."""
 
     is_json = False
 
@@ -48,10 +48,10 @@ _TIME: Final = _LineFormatter()
 
 
 def configure_logging(level: str = "INFO", *, as_json: bool = False) -> None:
-    """Send records of `level` and above, of every logger, to stderr; again: only change the level.
+    """Send records of `level` and above to stderr; again: only change the level.
 
     `as_json`: an object per record, with ``time``, ``level``, ``logger``, ``message``, the record's
-    fields, and a traceback as ``exception``, also for uncaught exceptions.
+    fields, and ``exception`` for a traceback, also of uncaught exceptions.
     """
     root = logging.getLogger()
     root.setLevel(level)
@@ -69,12 +69,11 @@ def configure_logging(level: str = "INFO", *, as_json: bool = False) -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with a noun, such as ``1 connection`` or ``2 connections``."""
+    """Return ``1 connection``, or ``2 connections``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def is_json() -> bool:
-    """Return whether this process logs JSON; children should do the same."""
     handlers = logging.getLogger().handlers
     return any(isinstance(handler, _StderrHandler) and handler.is_json for handler in handlers)
 
@@ -85,7 +84,7 @@ def _json_formatter() -> logging.Formatter:
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[
             structlog.stdlib.ExtraAdder(),
-            # As text: a structured traceback would show local variables, among them secrets.
+            # A structured traceback would show local variables, among them secrets.
             structlog.processors.format_exc_info,
             structlog.processors.StackInfoRenderer(),
         ],
@@ -130,12 +129,12 @@ def _log_end_of_thread(hooked: threading.ExceptHookArgs) -> None:
     )
 
 
-#: Subjects remembered before the expired ones are dropped; if none has expired, all are.
+#: Subjects remembered before expired subjects, or else all, are dropped.
 _REMEMBERED: Final = 1_024
 
 
 class LineBudget:
-    """Limits log lines about a subject to a number per time span, and counts further lines."""
+    """Limits log lines about a subject to a number per time span, and counts the rest."""
 
     __slots__ = ("_lines", "_seconds", "_spans")
 
@@ -145,7 +144,7 @@ class LineBudget:
         self._spans: dict[Hashable, tuple[float, int]] = {}
 
     def spend(self, subject: Hashable, now: float) -> int | None:
-        """Return the number of suppressed lines before this line; None: suppress this line too."""
+        """Return the number of suppressed lines before this line; None: suppress this line, too."""
         began, asked = self._spans.get(subject, (now, 0))
         if asked and now - began < self._seconds:
             self._spans[subject] = (began, asked + 1)

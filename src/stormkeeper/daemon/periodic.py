@@ -1,6 +1,6 @@
 """Threads that repeat a step, and the back-off and log of failing steps.
 
-A failing step is retried for ever; its first failure is logged, then each power of two.
+A failing step is retried for ever; the log has the first failure, then each power of two.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from stormkeeper.errors import NotLeaderError, StateClosedError, StormkeeperErro
 
 _log = logging.getLogger(__name__)
 
-#: Errors that end a thread quietly: its work is over.
+#: Errors that end a thread quietly.
 _ENDS: Final = (NotLeaderError, StateClosedError)
 
 
 class FailureStreak:
     """Counts failures in a row: the pause before the next attempt, and whether to log.
 
-    Pauses double from `first_secs` to `longest_secs`. `jitter` is their random share, so that
-    clients which failed together do not retry together; `source` draws the share.
+    Pauses double from `first_secs` to `longest_secs`. `jitter` is their random share, drawn from
+    `source`, so that clients which failed together do not retry together.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class FailureStreak:
         self.count = 0
 
     def record(self) -> float:
-        """Count a failure; returns the pause before the next attempt, in seconds."""
+        """Count a failure; return the pause before the next attempt, in seconds."""
         pause = min(self._longest_secs, self._first_secs * 2.0 ** min(self.count, 30))
         self.count += 1
         return pause * self._uniform(1.0 - self._jitter, 1.0)
@@ -55,7 +55,6 @@ class FailureStreak:
         return self.count & (self.count - 1) == 0
 
     def reset(self) -> None:
-        """Record a success."""
         self.count = 0
 
 
@@ -63,15 +62,14 @@ class PeriodicThread:
     """A thread that repeats a step from `start` to `close`: at intervals, and when woken.
 
     `step` returns the longest pause before the next step, in seconds; None: `period_secs`.
-    `NotLeaderError` and `StateClosedError` end the thread quietly; errors that are not `retried`
-    end it, too. `first_secs` is the pause before the first step; infinite: until `wake`.
+    `NotLeaderError`, `StateClosedError` and errors that are not `retried` end the thread.
+    `first_secs` is the pause before the first step; infinite: until `wake`.
 
-    `settle_secs` is the pause between a `wake` and its step, for changes that come in groups. Then
-    a step also waits as long as the one before took: a thread that is always woken uses half the
-    time.
+    `settle_secs` is the pause after a `wake`, for changes that come in groups. A step then also
+    waits as long as the last step took: a thread that is always woken uses half the time.
 
-    `failure` and `recovery` are log lines of a failing step, and of the next success, which is not
-    logged by default.
+    `failure` and `recovery` are log lines of a failing step and of the next success; the default
+    logs no success.
     """
 
     def __init__(
@@ -107,16 +105,14 @@ class PeriodicThread:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread is alive."""
         return self._thread.is_alive()
 
     @property
     def is_closing(self) -> bool:
-        """Whether `close` was called; a long step asks now and then."""
+        """Whether `close` was called; a long step polls this."""
         return self._closing.is_set()
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def wake(self) -> None:
@@ -124,9 +120,9 @@ class PeriodicThread:
         self._woken.set()
 
     def close(self, timeout_secs: float | None = None) -> bool:
-        """End the thread after the present step; return whether it ended in time.
+        """End the thread after the present step; return whether that was in time.
 
-        Does not wait if the step itself calls it.
+        A step that calls this does not wait.
         """
         self._closing.set()
         self._woken.set()

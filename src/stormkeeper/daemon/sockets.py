@@ -1,6 +1,6 @@
-"""Listening sockets, a loop that accepts connections, and limits on their numbers.
+"""Listening sockets, a loop that accepts connections, and limits on connections.
 
-IPv6 addresses are counted by their /64 network, because one machine usually has all of it.
+IPv6 addresses count by /64, as a machine usually has all of it.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ _log = logging.getLogger(__name__)
 
 _C = TypeVar("_C", bound=Hashable)
 
-#: Connections that may wait to be accepted: all workers of a cluster reconnect at once.
+#: Connections that may wait: all workers of a cluster reconnect at once.
 BACKLOG: Final = 1_024
-#: Connections accepted in one turn of the event loop, and the longest turn, in seconds.
+#: Connections in a turn of the event loop, and the longest turn, in seconds.
 AT_ONCE: Final = 64
 _ACCEPT_SECONDS: Final = 0.001
-#: The same with TLS, where the handshake after the accept costs most.
+#: The same with TLS, whose handshake costs most.
 AT_ONCE_OVER_TLS: Final = 4
-#: Pause in seconds when the system has no more descriptors or memory.
+#: Pause in seconds without descriptors or memory.
 _SHORTAGE_PAUSE: Final = 1.0
 _OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -45,9 +45,9 @@ def listen(
 ) -> socket.socket:
     """Return a non-blocking TCP socket that listens; IPv6 wildcards take IPv4 clients too.
 
-    Port 0 is any free port. Raises `ListenError` with `keys`, the address's configuration keys, and
-    a remedy if the address is in use (`if_taken`), not this machine's or not resolvable
-    (`if_elsewhere`), or needs a privilege (`if_forbidden`).
+    Raises `ListenError` with `keys`, the address's configuration keys, and a remedy if the address
+    is in use (`if_taken`), not this machine's or not resolvable (`if_elsewhere`), or needs a
+    privilege (`if_forbidden`).
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -77,13 +77,12 @@ def listen(
 
 
 def address_of(listener: socket.socket) -> str:
-    """Return ``HOST:PORT`` of a listening socket, with the real port; IPv6 in brackets."""
+    """Return ``HOST:PORT``, with the real port; IPv6 in brackets."""
     host, port = listener.getsockname()[:2]
     return host_port(host, port)
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Return whether only this machine can reach a listening socket."""
     host = listener.getsockname()[0].partition("%")[0]
     return ipaddress.ip_address(host).is_loopback
 
@@ -95,7 +94,7 @@ def plain_address(address: str) -> str:
 
 
 def network_of(address: str) -> str:
-    """Return the network by which an address is counted: the IPv4 address, or the IPv6 /64."""
+    """Return the network by which an address counts: IPv4, or IPv6 /64."""
     if ":" not in address:
         return address
     try:
@@ -105,7 +104,7 @@ def network_of(address: str) -> str:
 
 
 class Acceptor:
-    """Accepts connections in an asyncio loop, and pauses for a second without free descriptors."""
+    """Accepts connections in an asyncio loop; pauses for a second without free descriptors."""
 
     def __init__(
         self,
@@ -121,7 +120,6 @@ class Acceptor:
         self._is_stopped = False
 
     def start(self) -> None:
-        """Begin to accept in the running loop."""
         self._loop = asyncio.get_running_loop()
         self._listener.setblocking(False)
         self._loop.add_reader(self._listener, self._accept)
@@ -165,7 +163,7 @@ class Acceptor:
 
 
 class Admission:
-    """Counts connections, and refuses further connections at a limit; 0: none per address."""
+    """Counts connections, and refuses connections above a limit; 0: none per address."""
 
     def __init__(self, most: int, most_per_address: int, keys: tuple[str, str] = ("", "")) -> None:
         #: May change; open connections stay.
@@ -175,7 +173,7 @@ class Admission:
         self._by_network: Counter[str] = Counter()
 
     def refuses(self, address: str, already: int) -> tuple[str, str] | None:
-        """Return why a connection is too many, as a word to count by and words for the log."""
+        """Return a word to count by and words for the log, if a connection is too many."""
         if already >= self.most:
             open_already = f"{counted(already, 'connection')} open already"
             return "connections", f"{open_already}{self._where[0]}"
@@ -187,11 +185,9 @@ class Admission:
         return None
 
     def entered(self, address: str) -> None:
-        """Count a connection."""
         self._by_network[network_of(address)] += 1
 
     def left(self, address: str) -> None:
-        """Uncount a closed connection."""
         network = network_of(address)
         self._by_network[network] -= 1
         if self._by_network[network] <= 0:
@@ -199,27 +195,24 @@ class Admission:
 
 
 class Places(Admission, Generic[_C]):
-    """Closes idle connections to admit new clients, so that no client locks others out."""
+    """Closes idle connections for new clients, so that no client locks others out."""
 
     def __init__(self, most: int, most_per_address: int, keys: tuple[str, str] = ("", "")) -> None:
         super().__init__(most, most_per_address, keys)
-        #: Connections by network, least recently used first.
+        #: Least recently used first, by network.
         self._members: dict[str, dict[_C, None]] = {}
 
     def take(self, connection: _C, address: str) -> None:
-        """Record a new connection."""
         self.entered(address)
         self._members.setdefault(network_of(address), {})[connection] = None
 
     def used(self, connection: _C, address: str) -> None:
-        """Record a use of a connection."""
         members = self._members.get(network_of(address), {})
         if connection in members:
             del members[connection]
             members[connection] = None
 
     def leave(self, connection: _C, address: str) -> None:
-        """Record the end of a connection."""
         network = network_of(address)
         members = self._members.get(network, {})
         if connection in members:
@@ -234,7 +227,7 @@ class Places(Admission, Generic[_C]):
         """Return the connection to close for a new connection of `address`.
 
         That is the least recently used idle connection of the same address at its limit, else of
-        the address with the most connections; None without need or without an idle connection.
+        the address with the most connections.
         """
         refusal = self.refuses(address, already)
         if refusal is None:

@@ -1,7 +1,7 @@
 """A Spark session for a daemon, from the ``spark.*`` keys of the configuration.
 
-Other settings are those of a small driver: no web UI, serial collector, C1 compiler, as many
-shuffle partitions as cores; with a local master, no socket on an outside address.
+Other settings suit a small driver: no web UI, serial collector, C1 compiler, as many shuffle
+partitions as cores; with a local master, no socket on an outside address.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
-#: Settings for checkpoints on a local disk: plain system calls. Spark's default forks a program for
-#: every file without Hadoop's native library, which doubles the time of a small batch.
+#: For checkpoints on a local disk. Without Hadoop's native library, Spark's default forks a program
+#: for every file, which doubles the time of a small batch.
 LOCAL_CHECKPOINTS = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
     ".checkpointing.FileSystemBasedCheckpointFileManager"
@@ -48,8 +48,7 @@ LOCAL_CHECKPOINTS = {
 #: The JVM ignores an archive that does not fit its version and jars.
 QUIET_ABOUT_CLASSES = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
-#: Errors of a Python worker that has not called Spark back within 10 s: the machine is busy, the
-#: query is not at fault.
+#: Errors of a Python worker that did not call Spark back within 10 s on a busy machine.
 _SLOW_PYTHON = (
     "Python worker failed to connect back",
     "Python worker did not connect back in time",
@@ -61,15 +60,15 @@ _STARTS = 4
 _RETRY_SECS = 1.0
 _LONGEST_RETRY_SECS = 30.0
 
-#: Keeps the archive at its address. A JVM that relocates it writes on its pages: 80 MiB per JVM,
-#: which all JVMs of a machine could share. The archive holds no code.
+#: Keeps the archive at its address. A JVM that relocates it writes on its pages: 80 MiB that all
+#: JVMs could share. The archive holds no code.
 _ARCHIVE_STAYS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:ArchiveRelocationMode=0",
 )
 
-#: JVM options of the user replace ours: two collectors or compilers keep the JVM from starting.
+#: The user's JVM options replace ours: a JVM with two collectors or compilers does not start.
 _USER_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 
 _LOOK_SECS = 0.1
@@ -82,9 +81,9 @@ def settings(
     archive: bool = True,
     java_options: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Return the settings of a session: `conf`'s ``spark.*`` keys that are not None, over our own.
+    """Return a session's settings: `conf`'s ``spark.*`` keys that are not None, over our own.
 
-    The configuration's JVM options replace ours and `java_options`.
+    JVM options of the configuration replace ours and `java_options`.
     """
     given = {k: _text(v) for k, v in conf.items() if k.startswith("spark.") and v is not None}
     chosen = {
@@ -92,7 +91,7 @@ def settings(
         "spark.master": "local[*]",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # This history is for the web UI, which is off.
+        # History for the web UI, which is off.
         "spark.sql.ui.retainedExecutions": "20",
         "spark.ui.retainedJobs": "20",
         "spark.ui.retainedStages": "20",
@@ -112,7 +111,7 @@ def settings(
             (
                 "-XX:+UseSerialGC",
                 "-XX:TieredStopAtLevel=1",
-                # A killed JVM would leave a file in the system's temporary folder.
+                # A killed JVM would leave a temporary file.
                 "-XX:-UsePerfData",
                 shlex.quote(f"-Djava.io.tmpdir={tempfile.gettempdir()}"),
                 shlex.quote(f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"),
@@ -125,10 +124,7 @@ def settings(
 
 
 def archive_place() -> Path:
-    """Return the path of the archive of Spark's classes, which `spark_archive` makes.
-
-    It halves the start of a JVM.
-    """
+    """Return the path of the archive of Spark's classes, which halves the start of a JVM."""
     return Path(sys.prefix, "var", "stormkeeper", "spark.jsa")
 
 
@@ -149,8 +145,8 @@ def session(
     """Start a Spark session, or adapt this process's session; the JVM ends with this process.
 
     Python workers use this Python, unless ``PYSPARK_PYTHON`` is set. Signal handlers stay, without
-    Spark's own for SIGINT. `cancelled` is polled in a thread. Raises `EngineError` if Spark does
-    not start, or the start was cancelled.
+    Spark's for SIGINT. `cancelled` is polled in a thread. Raises `EngineError` if Spark does not
+    start, or the start was cancelled.
     """
     try:
         chosen = settings(conf, app_name, java_options=java_options)
@@ -158,7 +154,7 @@ def session(
         raise EngineError(
             f"Spark has no temporary folder ({error}): set TMPDIR to a folder that can be written"
         ) from error
-    # py4j logs errors that its callers log too, and a lost JVM to the root logger.
+    # py4j logs errors that its callers log, and a lost JVM to the root logger.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_of_py4j)
     spark_environment.find_java()
@@ -201,7 +197,7 @@ def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
         return
     SparkContext._gateway = SparkContext._jvm = None
     if stopped:
-        # Otherwise Python objects would go on releasing their twins in the JVM.
+        # Otherwise Python objects would release their twins in the JVM.
         stopped = _within(_left(deadline), gateway.shutdown)
     process.stdin.close()
     try:
@@ -213,16 +209,15 @@ def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
 
 
 def kill_jvm() -> None:
-    """Kill this process's JVM, if any."""
     process = getattr(SparkContext._gateway, "proc", None)
     if process is not None:
         process.kill()
 
 
 def jvm_exit(session: SparkSession, timeout_secs: float = 0.0) -> int | None:
-    """Return the exit status of a session's JVM, negative after a signal.
+    """Return a JVM's exit status, negative after a signal.
 
-    None if it runs after `timeout_secs`, or is not a child of this process.
+    None if the JVM runs after `timeout_secs`, or is no child of this process.
     """
     gateway = session.sparkContext._gateway or SparkContext._gateway
     process = getattr(gateway, "proc", None)
@@ -240,7 +235,7 @@ def _left(deadline: float) -> float:
 
 
 def _within(timeout_secs: float, call: Callable[[], None]) -> bool:
-    """Return whether a call to the JVM ended in time; py4j has no time limits."""
+    """Return whether a call to the JVM ended in time; py4j has no timeouts."""
 
     def run() -> None:
         with contextlib.suppress(PySparkException, Py4JError, OSError):
@@ -253,9 +248,9 @@ def _within(timeout_secs: float, call: Callable[[], None]) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Return the reason of Spark's failure as a line; call it while the JVM runs.
+    """Return Spark's failure in a line; call this while the JVM runs.
 
-    That is the last line of a Python traceback, or Java's message in it, or else the first line.
+    That is the last line of a Python traceback, Java's message, or else the first line.
     """
     text = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
     text = spark_callbacks.without_separators(text)
@@ -266,14 +261,14 @@ def reason(error: BaseException) -> str:
 
 
 class Starts:
-    """Restart policy of a streaming query with a Python worker that was slow to start."""
+    """Restart policy of a query with a Python worker that was slow to start."""
 
     def __init__(self, most: int = _STARTS) -> None:
         self._most = most
         self._count = 1
 
     def next_pause(self, error: str, *, has_batch: bool) -> float | None:
-        """Return the seconds before the next start of a failed query; None: no more starts."""
+        """Return the seconds before the next start; None: no more starts."""
         if has_batch:
             self._count = 0
         if not any(text in error for text in _SLOW_PYTHON) or self._count >= self._most:
@@ -291,7 +286,7 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
 def _own_interrupts() -> Iterator[None]:
     """Keep PySpark from installing a SIGINT handler in this block.
 
-    The handler calls the JVM amid another call, which py4j cannot do, and raises KeyboardInterrupt.
+    The handler would call the JVM amid another call of py4j.
     """
     names = vars(context)
     names["signal"] = _NoSignals
@@ -313,9 +308,9 @@ class _NoSignals:
 
 @contextlib.contextmanager
 def _unhurt_by_sigterm() -> Iterator[None]:
-    """Have the JVM, started in this block, ignore SIGTERM; it ends with this process anyhow.
+    """Have the JVM, started in this block, ignore SIGTERM.
 
-    Service managers signal all processes of a service: the JVM would end under the last batch.
+    Service managers signal all processes, and the JVM would end under the last batch.
     """
     global _shielding  # noqa: PLW0603 - a fork hook has no arguments
     if not _shielding_hooked:
@@ -332,7 +327,7 @@ def _unhurt_by_sigterm() -> Iterator[None]:
 def _ended_when(cancelled: Callable[[], bool]) -> Iterator[None]:
     """Kill programs that start in this block, once `cancelled` returns True.
 
-    A starting JVM reacts to nothing, and PySpark waits for it. Its temporary files stay.
+    PySpark waits for a starting JVM. The JVM's temporary files stay.
     """
     us, over = psutil.Process(), threading.Event()
     others = us.children()
@@ -355,7 +350,7 @@ def _ended_when(cancelled: Callable[[], bool]) -> Iterator[None]:
 
 def _kill(program: psutil.Process) -> None:
     with contextlib.suppress(psutil.Error):
-        # The program first: the script `spark-class` would log the end of its child.
+        # The program first: `spark-class` would log the end of its child.
         for process in (program, *program.children(recursive=True)):
             process.kill()
 
@@ -382,11 +377,11 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-#: The variable with PySpark's arguments for the JVM, and their default.
+#: PySpark's arguments for the JVM, and their default.
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _DEFAULT = "pyspark-shell"
 
-#: Characters without a special meaning in Java properties.
+#: Characters without a meaning in Java properties.
 _PLAIN = frozenset(string.ascii_letters + string.digits + "._-/")
 
 
@@ -396,8 +391,8 @@ def settings_file(
 ) -> Iterator[None]:
     """Have a JVM that PySpark starts in this block read settings from a private file.
 
-    Every user can read PySpark's command line, with passwords. `launched` gets the gateway to the
-    JVM before PySpark uses it.
+    Every user can read command lines, here with passwords. `launched` gets the gateway before
+    PySpark uses it.
     """
     names = vars(context)
     launch = names["launch_gateway"]
@@ -416,7 +411,7 @@ def settings_file(
 
 
 def properties_text(settings: Mapping[str, str]) -> str:
-    """Return settings as a file of Java properties (java.util.Properties.load)."""
+    """Return settings as Java properties (java.util.Properties.load)."""
     return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
 
 
@@ -427,7 +422,7 @@ def _handed_over(settings: Mapping[str, str]) -> Iterator[None]:
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(properties_text(settings))
-        # A properties file keeps Spark from reading spark-defaults.conf without this option.
+        # Without this option Spark ignores spark-defaults.conf.
         ours = f"--properties-file {shlex.quote(name)} --load-spark-defaults"
         os.environ[_ARGUMENTS] = f"{ours} {before or _DEFAULT}"
         yield

@@ -1,8 +1,8 @@
 """Makes the archive of Spark's classes, which a JVM maps instead of reading the jars.
 
 ``python -m stormkeeper.daemon.spark_archive`` writes it into this Python's environment: a query
-runs, and the JVM dumps the loaded classes (class data sharing, JEP 350). A JVM of another version,
-or with other jars, ignores it.
+runs, and the JVM dumps the loaded classes (class data sharing, JEP 350). A JVM with another version
+or other jars ignores it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from stormkeeper.daemon import spark, spark_environment
 from stormkeeper.errors import EngineError
 
-#: Time limits of the query and of the writing, in seconds; both take about ten.
+#: Limits of the query and the writing; both take about ten.
 QUERY_SECS = 120
 WRITING_SECS = 240.0
 
@@ -25,7 +25,7 @@ WRITING_SECS = 240.0
 def make() -> Path:
     """Make the archive anew and return the path; the old archive serves until then.
 
-    Raises `EngineError` if there is no Java, Spark does not start, or the JVM writes nothing.
+    Raises `EngineError` if Java is missing, Spark does not start, or the JVM writes nothing.
     """
     spark_environment.prepare()
     archive = spark.archive_place()

@@ -2,12 +2,11 @@
 
 py4j answers the JVM only after an ``Exception``, and only in UTF-8: after ``sys.exit()``, or half
 of a surrogate pair in an exception's text, the JVM would wait for ever. PySpark's daemon of Python
-workers has the same fault: ``python -m stormkeeper.daemon.spark_callbacks`` is that daemon with the
-fault mended.
+workers has the same fault; ``python -m stormkeeper.daemon.spark_callbacks`` is that daemon, mended.
 
 When a query stops in mid-batch, Spark searches the exception's text for the name of an
 interruption, with a pattern that overflows the stack after some 1,000 characters and stops at a
-line separator (U+2028). So `sendable` inserts one, and `without_separators` removes it.
+line separator (U+2028). So `sendable` inserts a separator, and `without_separators` removes it.
 """
 
 from __future__ import annotations
@@ -28,18 +27,16 @@ from pyspark import daemon, util
 from pyspark.serializers import SpecialLengths
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-#: A user's function for ``foreachBatch``; takes the batch's DataFrame and number.
+#: A ``foreachBatch`` function; takes the batch's DataFrame and number.
 BatchFunction = Callable[[Any, int], Any]
 
-#: Characters kept at the beginning and the end of an answer's text, which Spark copies into logs,
-#: events and errors.
+#: Characters kept of an answer, which Spark copies into logs, events and errors.
 _HEAD, _TAIL = 20_000, 4_000
 
 _ERROR = protocol.RETURN_MESSAGE + protocol.ERROR
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-#: The beginning of Spark's pattern with the class of Java's exception. py4j has escaped the text:
-#: no escape may be cut in two.
+#: The beginning of Spark's pattern with the class of Java's exception, as py4j escapes it.
 _JAVA_ERROR = re.compile(
     r"py4j\.protocol\.Py4JJavaError: An error occurred while calling(?:\\.|[^\\]){0,200}"
 )
@@ -47,9 +44,9 @@ _SEPARATOR = "\u2028"
 
 
 def query_id(batch: Any) -> str | None:
-    """Return Spark's id of a batch's query, within its ``foreachBatch`` function.
+    """Return Spark's id of a batch's query, inside a ``foreachBatch`` function.
 
-    Spark has no public interface for it; the property is that of Spark 4.3.
+    A property of Spark 4.3 without a public interface.
     """
     found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     return None if found is None else str(found)
@@ -57,7 +54,7 @@ def query_id(batch: Any) -> str | None:
 
 @contextlib.contextmanager
 def wrapped(wrap: Callable[[BatchFunction], BatchFunction]) -> Iterator[None]:
-    """Apply `wrap` to each function given to ``foreachBatch`` in this block."""
+    """Apply `wrap` to each ``foreachBatch`` function given in this block."""
     for_each_batch = DataStreamWriter.foreachBatch
 
     def wrapping(writer: DataStreamWriter, func: Callable[[Any, int], None]) -> DataStreamWriter:
@@ -109,7 +106,7 @@ def sendable(message: str) -> str:
 
 
 def without_separators(text: str) -> str:
-    """Return the text of an exception without the separators of `sendable`."""
+    """Remove the separators of `sendable`."""
     return text.replace(_SEPARATOR, "")
 
 

@@ -1,7 +1,7 @@
 """Prepares the environment of processes that start a JVM with Spark, and finds Java.
 
-Spark takes its home, configuration, user and address from there. A container lacks some of these; a
-shell may have those of another Spark.
+Spark takes home, configuration, user and address from the environment, which may lack some in a
+container, and name another Spark in a shell.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _VERSION_TIMEOUT_SECS: Final = 20.0
 _RELEASE_LINE = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
 _VERSION_OUTPUT = re.compile(r'version "([^"]+)"')
 
-#: Each of these makes PySpark run another Spark, or connect to a remote one.
+#: Variables with which PySpark runs or connects to another Spark.
 FOREIGN_VARIABLES: Final = (
     "PYSPARK_GATEWAY_PORT",
     "PYSPARK_GATEWAY_SECRET",
@@ -51,15 +51,15 @@ FOREIGN_VARIABLES: Final = (
     "SPARK_TESTING",
 )
 
-#: The user's name if the system has none for its id.
+#: The user's name if the system has none.
 NAMELESS: Final = "stormkeeper"
 
 _JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 
-#: Spark's variable for the host's address, for a name that does not resolve.
+#: Spark's variable for a host's address, if the name does not resolve.
 _ADDRESS: Final = "SPARK_LOCAL_IP"
 
-#: An address of no machine (RFC 5737); nothing is sent there.
+#: No machine's address (RFC 5737); nothing is sent there.
 _ELSEWHERE: Final = ("192.0.2.1", 9)
 
 _ASCII_LOCALES: Final = {"", "C", "POSIX"}
@@ -68,8 +68,8 @@ _ASCII_LOCALES: Final = {"", "C", "POSIX"}
 def prepare(chosen: Mapping[str, object] | None = None, *, home: Path | None = None) -> None:
     """Prepare this process's environment for children with Spark; log removed variables.
 
-    The children get `chosen`, ``topology.environment``, in addition. Raises `EngineError` if there
-    is no Java that can run Spark, or no place for a home.
+    The children also get `chosen`, ``topology.environment``. Raises `EngineError` without a
+    suitable Java, or a place for a home.
     """
     find_java({**os.environ, **{name: str(value) for name, value in (chosen or {}).items()}})
     if removed := clean(os.environ):
@@ -78,12 +78,11 @@ def prepare(chosen: Mapping[str, object] | None = None, *, home: Path | None = N
 
 
 def clean(environ: MutableMapping[str, str]) -> list[str]:
-    """Remove `FOREIGN_VARIABLES`, and return the names of removed variables."""
+    """Remove `FOREIGN_VARIABLES`; return the removed names."""
     return [name for name in FOREIGN_VARIABLES if environ.pop(name, None) is not None]
 
 
 def removal_text(names: list[str]) -> str:
-    """Return a warning about removed variables."""
     return (
         f"{', '.join(names)} of the environment {'has' if len(names) == 1 else 'have'} no effect on"
         " Spark here: write Spark's settings as spark.* keys, and what a topology needs into"
@@ -94,8 +93,8 @@ def removal_text(names: list[str]) -> str:
 def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> None:
     """Add a missing home, user's name and UTF-8 locale; ``PYTHONOPTIMIZE=2`` becomes 1.
 
-    The default of `home` is a temporary folder, removed when this process ends. Raises
-    `EngineError` if there is no place for a home.
+    The default `home` is a temporary folder of this process. Raises `EngineError` without a place
+    for a home.
     """
     account = _account()
     if not _is_folder(environ.get("HOME")):
@@ -106,7 +105,7 @@ def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> 
     environ.setdefault("USER", name)
     environ.setdefault("LOGNAME", name)
     options = environ.get(_JVM_OPTIONS, "")
-    # The JVM asks the system for both, not the environment, and takes "?" without an answer.
+    # The JVM asks the system for both, not the environment; without an answer it takes "?".
     needed = [] if account is not None else [f"-Duser.name={name}"]
     if account is None or not _is_folder(account.pw_dir):
         needed.append(f"-Duser.home={environ['HOME']}")
@@ -117,7 +116,7 @@ def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> 
 
 
 def complete_address(environ: MutableMapping[str, str], master: str) -> None:
-    """Set this host's address for Spark if the host's own name does not resolve.
+    """Set this host's address for Spark if the host's name does not resolve.
 
     Asks the name service, which may take seconds.
     """
@@ -141,7 +140,6 @@ def login_name(environ: Mapping[str, str]) -> str | None:
 
 
 def is_home_writable(environ: Mapping[str, str]) -> bool:
-    """Return whether the JVM can write to the user's home, such as downloaded packages."""
     account = _account()
     home = account.pw_dir if account is not None else ""
     return os.access(home if _is_folder(home) else environ.get("HOME", ""), os.W_OK | os.X_OK)
@@ -151,7 +149,7 @@ def restart_if_unfit() -> None:
     """Restart this program if Python started in a way in which the program would fail.
 
     With an ASCII locale Python cannot name most files; ``PYTHONOPTIMIZE=2`` removes docstrings,
-    from which thriftpy2 makes its parser.
+    which thriftpy2's parser needs.
     """
     before = dict(os.environ)
     _complete_python(os.environ)
@@ -164,7 +162,7 @@ def restart_if_unfit() -> None:
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the ``java`` executable of ``JAVA_HOME``, or else of ``PATH``.
 
-    Raises `EngineError`, with the remedy, if it is missing, broken, or older than 17.
+    Raises `EngineError`, with the remedy, if missing, broken, or older than 17.
     """
     home = environ.get("JAVA_HOME")
     if home:
@@ -191,7 +189,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
 
 def java_version(executable: Path) -> int | None:
     """Return the feature version of a ``java`` (8, 11, 17…); None for a broken executable."""
-    # A file of the JDK or JRE has the version, which saves the start of a JVM.
+    # A file of the JDK or JRE has the version, without a JVM's start.
     release = executable.resolve().parent.parent / "release"
     try:
         match = _RELEASE_LINE.search(release.read_text(errors="replace"))
@@ -255,7 +253,7 @@ def _complete_python(environ: MutableMapping[str, str]) -> None:
     names = ("LC_ALL", "LC_CTYPE", "LANG")
     name = next((each for each in names if environ.get(each)), "LC_CTYPE")
     if environ.get(name, "") in _ASCII_LOCALES:
-        # Otherwise the JVM cannot name a file that is not ASCII.
+        # Otherwise the JVM can name only ASCII files.
         environ["LC_ALL" if name == "LC_ALL" else "LC_CTYPE"] = "C.UTF-8"
         environ["PYTHONUTF8"] = "1"
         environ.pop("PYTHONIOENCODING", None)

@@ -43,8 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     files = options.config or None
     configure_logging()
-    # Print line by line, also to a file or a pipe, and escape characters that the encoding lacks,
-    # as with PYTHONIOENCODING=ascii.
+    # Print line by line, also to a file or a pipe; escape characters that the encoding
+    # (PYTHONIOENCODING=ascii) lacks.
     for stream in (sys.stdout, sys.stderr):
         cast("TextIOWrapper", stream).reconfigure(
             line_buffering=True, write_through=False, errors="backslashreplace"

@@ -135,7 +135,7 @@ class Claims:
         self._begin = begin
         self._taken: dict[str, tuple[Checkpoint, Claim]] = {}
         self.lost: dict[str, Claim] = {}
-        #: Owners of greater claims from other topologies, by query.
+        #: Owners of greater claims in other topologies, by query.
         self.occupied: dict[str, Owner] = {}
         self._lock = threading.Lock()
 
@@ -254,7 +254,7 @@ class Claims:
 
 
 class JobClaims:
-    """The claims of a job: for each query of a topology, or for a plain script as a whole.
+    """The claims of a topology's queries, or of a plain script as a whole.
 
     A script claims a checkpoint when a query starts, and ends when a claim is lost.
     """
@@ -325,12 +325,10 @@ class JobClaims:
 
     @property
     def _lost_code(self) -> int:
-        # The supervisor restarts a script that another topology has replaced, and the script waits.
+        # The supervisor restarts the script, which then waits.
         return INACTIVE if self.claims.occupied else CLAIMED
 
     def watched(self, live: LiveQueries) -> AbstractContextManager[None]:
-        """Interrupt queries that another launch claims meanwhile."""
-
         def leave(query: str) -> None:
             if self._is_script:
                 self._stop_request.ask(self._lost_code)

@@ -80,7 +80,7 @@ class ClusterLink:
         self._unread: set[str] = set()
         self._status: TopologyStatus | None = None
         self._hints: dict[str, int] = {}
-        #: Credentials by name, as first read.
+        #: As first read.
         self.credentials: Mapping[str, str] = {}
         self._newest: Mapping[str, str] = {}
         self._known = threading.Event()
@@ -92,7 +92,7 @@ class ClusterLink:
 
     @property
     def is_active(self) -> bool:
-        """Whether the topology's status is active or unknown."""
+        """Whether the status is active or unknown."""
         return self._status in (None, TopologyStatus.ACTIVE)
 
     @property
@@ -237,7 +237,7 @@ class ClusterLink:
 class WorkerReports(ClusterLink):
     """The worker's reports and questions to the cluster's state. Thread-safe.
 
-    Without a supervisor nothing is reported or asked.
+    Does nothing without a supervisor.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class WorkerReports(ClusterLink):
             super().report(report)
 
     def wait_status(self, stopping: Callable[[], bool]) -> None:
-        """Wait for the topology's status, for `STATUS_SECS` at most."""
+        """Wait at most `STATUS_SECS` for the topology's status."""
         deadline = time.monotonic() + STATUS_SECS
         while self._is_supervised and not stopping() and time.monotonic() < deadline:
             if self.wait_known(_ANSWER_SECS):
@@ -276,7 +276,7 @@ class WorkerReports(ClusterLink):
         self.flush(REPORT_SECS)
 
     def report_problem(self, text: str) -> None:
-        """Report an error of all sinks while the worker runs on."""
+        """Report an error of all sinks."""
         for component in self._job.reported:
             self._report_error(component, text)
 
@@ -295,7 +295,7 @@ class WorkerReports(ClusterLink):
     def is_gone(self, owner: Owner) -> bool:
         """Return whether an owner's topology is known to be gone, or to have ended.
 
-        In another cluster, that is known only of a process on this machine.
+        In another cluster that is known only of this machine's processes.
         """
         if owner.cluster != self._cluster:
             return owner.host == self._host and not _is_running(owner)

@@ -31,7 +31,7 @@ from stormkeeper.thrift.records import LogConfig
 
 log = logging.getLogger(__name__)
 
-#: Size that triggers a rotation, and most compressed files, as Storm configures for workers.
+#: Size that triggers a rotation, and most compressed files, as in Storm.
 MOST_BYTES: Final = 100 * 1024 * 1024
 KEPT: Final = 9
 
@@ -91,7 +91,6 @@ class LogRotation:
         self._thread.close()
 
     def rotate_if_large(self) -> bool:
-        """Rotate the file if too large; return whether rotated."""
         if self._file is None or self._file.stat().st_size <= self._most_bytes:
             return False
         return rotate(self._file, self._kept, lambda: self._thread.is_closing)
@@ -260,7 +259,6 @@ class LogLevels:
         self._thread.start()
 
     def update(self, config: LogConfig | None) -> None:
-        """Apply a topology's levels without waiting."""
         if config is not None or self._config is not None:
             self._config = config
             self._thread.wake()

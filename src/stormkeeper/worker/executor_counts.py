@@ -51,7 +51,7 @@ STREAM = "default"
 #: Share of tuples that are counted; Storm samples one in twenty.
 RATE = 1.0
 
-#: Keeps the names of our observations apart from a user's.
+#: Keeps our observations apart from a user's.
 _PREFIX = "stormkeeper:"
 _SINK_OBSERVATION = f"{_PREFIX}sink"
 
@@ -214,14 +214,13 @@ class WorkerStatistics:
                 self._executors[query, component][1].record(done, now)
 
     def snapshot(self, now: float) -> list[tuple[Executor, ExecutorStats]]:
-        """Return all executors with statistics, by task."""
         with self._lock:
             found = [(executor, counts.stats(now)) for executor, counts in self._executors.values()]
         return sorted(found, key=lambda pair: pair[0].task_start)
 
 
 def counted(frame: DataFrame, name: str) -> DataFrame:
-    """Return `frame` with an observation that counts the rows of each batch."""
+    """Return `frame` with an observation that counts each batch's rows."""
     return frame.observe(name, F.count(F.lit(1)).alias(ROWS))
 
 
@@ -326,7 +325,7 @@ class ScriptCounts(BatchCounter):
         self._statistics.record(name, {name: work}, self._clock())
 
     def ended(self, run: QueryRun) -> None:
-        """Log the error of a query, which a script may not look for."""
+        """Log a query's error, which a script may ignore."""
         if run.error is not None:
             cause = readable_text(run.error).rpartition("\n")[2]
             name = run.name or self.component(run)

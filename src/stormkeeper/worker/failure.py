@@ -64,7 +64,7 @@ _SPARK_LINES = 6
 def readable(error: BaseException) -> str:
     """Return the traceback of the user's code in an exception, or else the message's beginning.
 
-    The traceback is from here or from Spark's Python worker.
+    The traceback may be that of Spark's Python worker.
     """
     return _with_disk(_readable(error), _chain(error))
 
@@ -129,7 +129,6 @@ def python_traceback(text: str) -> str | None:
 
 
 def without_folder(text: str, package: Path | None) -> str:
-    """Make paths in the package relative."""
     if package is None:
         return text
     return text.replace(f"{package / manifest.CODE}/", "").replace(f"{package}/", "")

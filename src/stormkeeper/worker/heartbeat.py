@@ -60,7 +60,6 @@ class HeartbeatBuilder:
         self._name_of = name_of
         self._waiting = waiting
         self._began = time.monotonic()
-        #: Whether the queries wait for the topology's activation.
         self.is_inactive = False
         self.has_completed = False
 
@@ -128,8 +127,7 @@ def heartbeat(
 def next_due(due: float, period: float, now: float) -> float:
     """Return when the heartbeat after `due` is due, always later than `now`.
 
-    Missed heartbeats, after a long call or a sleep of the machine, are skipped, so that no burst
-    follows.
+    Missed heartbeats are skipped, so that no burst follows a long call or a sleep of the machine.
     """
     return due + period * max(1, math.floor((now - due) / period) + 1)
 
@@ -294,8 +292,7 @@ class AliveFile:
 def write_exit_code(alive: Path | None, code: int) -> None:
     """Write the intended exit code beside the sign of life.
 
-    User code can end the process with any code, so only this file tells the supervisor that a
-    worker completed.
+    User code can end the process with any code; only this file shows a completion.
     """
     if alive is None:
         return

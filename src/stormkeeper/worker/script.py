@@ -300,5 +300,5 @@ if __name__ == "__main__":
     code = main(sys.argv[1:])
     with contextlib.suppress(ValueError):  # the script may have closed it
         sys.stdout.flush()
-    # The parent process ends processes that the script has left.
+    # The parent ends processes that the script has left.
     os._exit(code)

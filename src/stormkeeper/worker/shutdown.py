@@ -241,7 +241,7 @@ class LiveQueries:
                 self._gate.open()
 
     def interrupt(self, name: str | None = None) -> None:
-        """Interrupt the query of that name within the batch; None: all."""
+        """Interrupt a query within the batch; None: all."""
         for query in self._active():
             if name is None or query.name == name:
                 with contextlib.suppress(Py4JError, PySparkException):

@@ -200,10 +200,7 @@ def check_master(master: str) -> None:
 
 
 def remedy(text: str, values: Mapping[str, Any]) -> str | None:
-    """Return the remedy of a failure on executors, by text; None for any other failure.
-
-    `values` are Spark's settings.
-    """
+    """Return the remedy of a failure on executors, by text; `values` are Spark's settings."""
     master = values.get(_MASTER)
     if not is_remote(master):
         return None
@@ -246,7 +243,6 @@ class WorkerSession:
 
     @property
     def started(self) -> SparkSession | None:
-        """The running session, if any."""
         return self.session if is_running(self.session) else None
 
     def get(self, asked: Mapping[str, Any] | None = None) -> SparkSession:
@@ -404,7 +400,6 @@ class WorkerSession:
 
     @property
     def waiting(self) -> str | None:
-        """Why the session waits for executors."""
         return None if self._watch is None else self._watch.waiting
 
     def check_executors(self) -> None:

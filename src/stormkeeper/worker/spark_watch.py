@@ -35,8 +35,8 @@ _LOOK_SECS = 1.0
 #: Runs between two triggers are missing.
 States = dict[str, tuple[int, int] | None]
 
-#: Time after the loss of all executors that ends the driver. Meanwhile the executors' machines may
-#: restart one after another.
+#: Time after the loss of all executors that ends the driver. Meanwhile their machines may restart
+#: in turn.
 LOST_SECS: Final = 20.0
 
 #: Time without executors before the worker reports it. With free cores an executor registers within
@@ -141,7 +141,6 @@ class JvmWatch:
         return next((run for run in self._events.running() if run.run_id in late), None)
 
     def activities(self, name: Callable[[QueryRun], str | None]) -> list[QueryActivity]:
-        """Return the activity of each running query that `name` names."""
         with self._lock:
             triggers = self._triggers
         now = self._clock()
@@ -260,7 +259,6 @@ class ExecutorWatch:
         self._thread.close(0.0)
 
     def look(self) -> None:
-        """Count the executors, and update `waiting` and `has_lost`."""
         try:
             count = self._count()
         except (Py4JError, OSError):

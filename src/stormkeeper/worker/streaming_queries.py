@@ -189,8 +189,8 @@ class TopologyRun:
     def run(self) -> list[str]:
         """Start the queries in order, and wait until all have ended or a stop is asked.
 
-        Skips queries that a later launch has claimed. Returns the ids of queries that a stop has
-        kept from their end. Raises `WorkerError` if a query failed or the JVM has ended.
+        Skips queries that a later launch has claimed. Returns the ids of queries that a stop kept
+        from ending. Raises `WorkerError` if a query or the JVM failed.
         """
         ids = [*self._built]
         for position, id_ in enumerate(ids):
@@ -461,7 +461,7 @@ class ScriptCheckpoints:
         return self._place(name)
 
     def started(self, sink: Sink, location: str, query: StreamingQuery | None) -> None:
-        """Record the query of a checkpoint; None: the start has failed."""
+        """Record a checkpoint's query; None: the start has failed."""
         name = checkpoint_name(sink)
         if location != self._place(name):  # another thread has started the same name since
             return
@@ -478,7 +478,7 @@ class ScriptCheckpoints:
 
 
 def checkpoint_name(sink: Sink) -> str:
-    """Return the folder name of a checkpoint, from the query's name or sink."""
+    """Return a checkpoint's folder name, from the query's name or sink."""
     if sink.query:
         return _folder_name(sink.query)
     if sink.function is not None:
