@@ -249,7 +249,6 @@ class ClientAuthentication:
             token = await self._compute(channel, partial(mechanism.step, read_token(message)))
 
     def _check_wanted(self, message: Message) -> None:
-        """Check the answer to EXISTS."""
         if message.type == MessageType.EXISTS_RESPONSE:
             raise NotAuthorizedError(
                 f"{self._peer} wants no authentication, and this client uses"

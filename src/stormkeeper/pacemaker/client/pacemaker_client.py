@@ -302,7 +302,6 @@ class PacemakerClient:
         self.ask(Message(MessageType.DELETE_PATH, path=path))
 
     def delete_pulse(self, path: str) -> None:
-        """Delete the pulse of exactly `path`."""
         self.ask(Message(MessageType.DELETE_PULSE_ID, path=path))
 
     def server_info(self) -> "ServerInfo | None":

@@ -251,7 +251,7 @@ class MissingServers:
 
     @property
     def failures(self) -> Mapping[Address, str]:
-        """Reasons, by server that the last read missed."""
+        """Reasons by server missed in the last read."""
         return self._failures
 
     def note(self, failed: Mapping[Address, StormkeeperError]) -> None:

@@ -50,7 +50,7 @@ LOOK_SECS: Final = 15.0
 #: Longest interval between checks, in `look_secs`.
 MOST_PATIENCE: Final = 16.0
 
-#: A failure so many `look_secs` after a return doubles the interval.
+#: A failure within so many `look_secs` of a return doubles the interval.
 _SOON: Final = 4.0
 
 
@@ -201,7 +201,6 @@ class DeleteRepair:
         self._timer: TimerHandle | None = None
 
     def remember(self, address: Address, path: str) -> None:
-        """Remember a missed delete, and begin to repeat the delete."""
         forgotten = self._missed.remember(address, path)
         if forgotten is not None:
             log.warning(

@@ -7,8 +7,8 @@ connect, send, drop, settle. The rules:
 - Calls are sent in order, each once, at most `MAX_IN_FLIGHT` unanswered. A retry is another call.
 - A Pacemaker answers in order and copies the message id; any other id ends the connection. No id is
   reused, as Storm's client would then give a thread another thread's answer.
-- A connection is stuck if the server owes an answer and sends no byte for `try_timeout`: the
-  connection is dropped, and all calls on it fail.
+- A connection is stuck if the server owes an answer and takes or sends no byte for `try_timeout`:
+  the connection is dropped, and all calls on it fail.
 - A call ends at its deadline at the latest. Its slot stays taken until the answer comes or the
   connection ends.
 - Calls wait during the back-off between attempts to connect. The first answer resets the back-off,
@@ -234,11 +234,9 @@ class ClientProtocol:
 
     @property
     def suspect(self) -> bool:
-        """Whether the server failed since the last answer."""
         return self._backoff.count > 0
 
     def retry_in(self, now: float) -> float:
-        """Return the seconds of back-off left."""
         return max(0.0, self._retry_at - now) if self.state is LinkState.DOWN else 0.0
 
     # --- events
@@ -265,7 +263,7 @@ class ClientProtocol:
         peer_at_fault: bool = False,
         refusal: StormkeeperError | None = None,
     ) -> None:
-        """Handle a failed or ended connection; `refusal` fails waiting calls."""
+        """Handle the end of a connection or attempt; `refusal` fails waiting calls."""
         if self.state is LinkState.CONNECTING:
             touched, was_used = list(self._waiting), True
             self._waiting.clear()
@@ -288,7 +286,7 @@ class ClientProtocol:
         self._advance(now)
 
     def received(self, answers: Iterable[Message], now: float) -> None:
-        """Handle received answers; no answer means part of one."""
+        """Handle answers, or bytes of an unfinished answer."""
         if self.state is not LinkState.UP:
             return
         self._in_flight.alive(now)
@@ -327,7 +325,6 @@ class ClientProtocol:
         )
 
     def close_idle(self) -> None:
-        """Close an idle connection; the next call connects again."""
         if self.state is LinkState.UP and not self._in_flight and not self._open:
             self.effects.append(Drop("the connection is not needed at present"))
             self._forget_connection()

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 #: Seconds from an internal error to the next check of deadlines.
 _DEFECT_SECS: Final = 0.1
 
-#: Bytes: malloc needs no system call.
+#: Small enough that malloc needs no system call.
 _READ_SIZE: Final = 65_536
 
 _WRITE_SIZE: Final = 1_048_576

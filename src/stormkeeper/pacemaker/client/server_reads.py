@@ -257,7 +257,6 @@ class JavaReader:
         return [Message(kind, path=path) for path, _ in self._asked]
 
     def answered(self, answers: Sequence[Message]) -> list[Pulse]:
-        """Take the answers in order; return the pulses."""
         found: list[Pulse] = []
         for (path, depth), answer in zip(self._asked, answers, strict=True):
             if not self._asks_for_pulses:

@@ -250,10 +250,9 @@ class ClientSession:
         return self.may_write
 
     def answer(self, payload: bytes) -> bytes | None:
-        """Carry out a request, if permitted, and return the frames of the answer.
+        """Carry out a request, if permitted, as `RequestHandler.answer`.
 
-        None if the request needs another turn with the same payload. A `RemoteProtocolError` ends
-        the connection after the earlier answers.
+        A `RemoteProtocolError` ends the connection after the earlier answers.
         """
         try:
             if not self._is_open_to_everyone():
@@ -318,7 +317,6 @@ class ClientSession:
 
     @property
     def fields(self) -> dict[str, str]:
-        """Fields of log lines."""
         return {"peer": self.origin} | ({"user": self.user} if self.user else {})
 
     def left(self) -> tuple[int, str, str] | None:

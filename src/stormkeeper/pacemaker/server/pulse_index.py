@@ -162,7 +162,6 @@ class PulseIndex:
         return found
 
     def oldest(self) -> PulseEntry | None:
-        """Return the entry with the lowest revision."""
         entry = self._ends._newer
         return None if entry is self._ends else entry
 

@@ -168,7 +168,7 @@ class PulseStore:
         return deleted
 
     def expire(self, max_age: float, budget: float = EXPIRY_BUDGET) -> int:
-        """Delete old pulses and tombstones, as `Expiry.expire` does.
+        """Run `Expiry.expire`.
 
         A pulse that got a new revision to make room for tombstones may expire `max_age` late.
         """
@@ -195,7 +195,7 @@ class PulseStore:
 
         `after` is 0 or `ChangesPage.next` of the last page, which `instance` sent. The page begins
         at the start, with `reset`, for another instance, or an `after` in the future or before the
-        floor of the tombstones. A `limit` of 0 or less leaves the number to the store.
+        floor of the tombstones.
         """
         index = self.index
         reset = instance not in (None, self.instance) or (

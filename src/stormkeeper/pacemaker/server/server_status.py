@@ -59,7 +59,6 @@ class EventCounts:
         self.authentications: Counter[tuple[str, str]] = Counter()
 
     def lost_pulses(self) -> int:
-        """Count events that may have lost a pulse."""
         return (
             sum(self.turned_away.values())
             + self.closed["memory"]

@@ -99,7 +99,7 @@ def decode_request(payload: bytes) -> Message:
 def match_exact_shape(payload: bytes) -> tuple[int, int, bytes, bytes | None] | None:
     """Return (type, message id, path, details) of a payload in an exact shape, else None.
 
-    The path may not be UTF-8. Without a value `details` is None.
+    The path is not checked for UTF-8. Without a value `details` is None.
     """
     size = len(payload)
     if size < 26:  # the shortest: an empty path
