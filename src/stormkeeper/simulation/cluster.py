@@ -1,8 +1,8 @@
 """The simulated cluster from a seed: nodes, topologies, components, and the work of a topology.
 
 Work is in closed form: a count is a rate times the *work done* between two times. Work only grows,
-so a counter never falls within a worker's life, no window counts more than all time, and past
-counts can be recomputed. Times are seconds since 1970.
+so counters never fall within a worker's life, no window counts more than all time, and past counts
+can be recomputed. Times are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -74,7 +74,6 @@ class Activity:
         return done
 
     def changed(self, change: Change) -> Activity:
-        """Return this activity with one more change."""
         return replace(self, changes=(*self.changes, change))
 
     def _usual(self, at: float) -> float:
@@ -91,7 +90,7 @@ class Ramp:
     rise: float
 
     def mean(self, begin: float, end: float) -> float:
-        """Return the mean latency from `begin` to `end`, relative to the usual latency."""
+        """Return the mean latency from `begin` to `end`, relative to the usual."""
         return 1.0 + (self._risen(end) - self._risen(begin)) / (end - begin)
 
     def _risen(self, at: float) -> float:
@@ -101,7 +100,7 @@ class Ramp:
 
 
 def begins(started: float, now: float) -> tuple[float, ...]:
-    """Return the start of each window for a worker that has counted since `started`."""
+    """Return the start of each window of a worker."""
     steps = [length / _BUCKETS for length in _LENGTHS]
     return (*[max(started, (now // step - _BUCKETS + 1) * step) for step in steps], started)
 
@@ -113,7 +112,7 @@ def spans(activity: Activity, since: Sequence[float], now: float) -> tuple[float
 
 
 def wavering(now: float, task: int) -> list[float]:
-    """Return the latency of an executor in each window, relative to the usual latency."""
+    """Return an executor's latency in each window, relative to the usual."""
     return [1.0 + 0.03 * math.sin(now / slowly + task) for slowly in _WAVES]
 
 
@@ -129,7 +128,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A stream that a component emits: tuples per second, and the number of bolts that take it."""
+    """A stream that a component emits: tuples per second, and the number of takers."""
 
     stream: str
     rate: float
@@ -138,7 +137,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedComponent:
-    """A spout or a bolt, all executors together; each executor has one task and one of `shares`."""
+    """A spout or a bolt; each executor has one task and one of `shares`."""
 
     id: str
     kind: str
@@ -150,8 +149,8 @@ class SimulatedComponent:
     complete_ms: float = 0.0
     failing: float = 0.0
     first_task: int = -1
-    #: The groups of an executor's numbers in a heartbeat: whether they are latencies, and the rate
-    #: (or usual latency) of each stream.
+    #: The groups of an executor's numbers in a heartbeat: whether latencies, and the rate (or usual
+    #: latency) of each stream.
     groups: tuple[tuple[bool, tuple[float, ...]], ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -185,7 +184,6 @@ class SimulatedComponent:
 
     @property
     def tasks(self) -> range:
-        """Task numbers."""
         return range(self.first_task, self.first_task + len(self.shares))
 
     @property
@@ -222,7 +220,6 @@ class Growth:
     streams: int
 
     def added(self, at: float) -> int:
-        """Return the number of added streams by then."""
         steps = int((min(at, self.until) - self.since) / self.step_secs) + 1
         return self.streams * steps if at >= self.since else 0
 
@@ -241,11 +238,10 @@ class SimulatedTopology:
 
     @property
     def name(self) -> str:
-        """The topology's name, without number and time."""
         return self.storm_id.rsplit("-", 2)[0]
 
     def workers(self) -> Iterator[tuple[paths.Slot, tuple[SimulatedExecutor, ...]]]:
-        """Yield the slot and the executors of each worker: every n-th, as Storm spreads them."""
+        """Yield the slot and executors of each worker: every n-th, as in Storm."""
         every = [
             SimulatedExecutor(component, task, share)
             for component in self.components
@@ -267,8 +263,8 @@ class SimulatedCluster:
 class Profile:
     """The size of a simulated cluster.
 
-    `bolts` is the range of a topology's number of bolts, besides one or two spouts; `executors` the
-    mean number of their executors per worker, besides an acker and ``__system``.
+    `bolts` is the range of a topology's bolts, besides one or two spouts; `executors` the mean
+    number of executors per worker, besides an acker and ``__system``.
     """
 
     nodes: int
@@ -280,7 +276,6 @@ class Profile:
 
     @property
     def workers(self) -> int:
-        """Number of workers."""
         return self.nodes * self.workers_per_node
 
     def sized(
@@ -399,7 +394,7 @@ def _name(names: tuple[str, ...], number: int) -> str:
 def _inputs(
     random: Random, outputs: dict[str, dict[str, float]], inputs: dict[str, list[Input]]
 ) -> list[Input]:
-    """Return the streams that the next bolt takes: the oldest untaken one, and perhaps another."""
+    """Return the next bolt's streams: the oldest untaken one, and perhaps another."""
     known = [(id_, stream) for id_, made in outputs.items() for stream in made]
     taken = {(i.source, i.stream) for those in inputs.values() for i in those}
     chosen = [stream for stream in known if stream not in taken][:1]

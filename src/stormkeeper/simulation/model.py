@@ -1,14 +1,13 @@
 """The simulated workers: due heartbeats, their counters and bytes, starts and ends.
 
 Pure: every call gets the time, in seconds since 1970, from a clock that never goes back; a seed
-decides the rest. The sender reports the servers' answers. A worker has a *seat*, its place in the
-period, which its successor inherits.
+decides the rest. A worker has a *seat*, a place in the period, which the successor inherits.
 
-Heartbeats have Storm's bytes. The encoded record of an executor is cut at its numbers into a
-`_Template` for all executors of the component; a body is joined from these pieces and the current
-numbers. The times, the record's last fields, change with every beat, the counters less often. So
-the part before the times is compressed once, at level 1, and kept open; the times follow in an
-uncompressed block. Together they are one gzip member, or one zstd frame.
+Heartbeats have Storm's bytes. An executor's encoded record is cut at the numbers into a `_Template`
+for all executors of the component, and joined with the current numbers. The times, the record's
+last fields, change with every beat, the counters less often. So the part before the times is
+compressed once, at level 1; the times follow in an uncompressed block of the same gzip member or
+zstd frame.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ _SAMPLING: Final = 20
 
 _LEVEL: Final = 1
 
-#: Marks of a task (i32) and of a number (i64, or a finite double) in a record that becomes a
-#: template. The record's texts are ASCII, so that these bytes are unique.
+#: Marks of a task (i32) and of a number (i64, or a finite double) in a template's record, whose
+#: texts are ASCII, so that these bytes are unique.
 _TASK: Final = 0x5AA5_C33D
 _NUMBER: Final = 0x5AA5_C33C_0000_0000
 _SLOT: Final = re.compile(rb"\x5a\xa5\xc3(?:\x3c....|\x3d)", re.DOTALL)
@@ -84,10 +83,10 @@ Numbers = Iterator[Any]
 
 @dataclass(slots=True)
 class SimulatedBeat:
-    """A heartbeat, from the due time until the acknowledgement of the worker's next heartbeat.
+    """A heartbeat, from the due time until the next is acknowledged.
 
-    `start` and `end` are its bytes: the part that changes with the counters, and the times.
-    `counted_at` is the time of its counters, `sent_at` the send time by a correct clock.
+    `start` has the counters, `end` the times. `counted_at` is the time of the counters, `sent_at`
+    the send time by a correct clock.
     """
 
     worker: Worker
@@ -103,20 +102,18 @@ class SimulatedBeat:
 
     @property
     def path(self) -> str:
-        """The pulse's path."""
         return self.worker.path
 
     @property
     def details(self) -> bytes:
-        """All bytes of the heartbeat."""
         return self.start + self.end
 
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A life of a worker; `started` begins its uptime and counters.
+    """A life of a worker; uptime and counters begin at `started`.
 
-    `ending` is why it ended, while its last heartbeat is unanswered.
+    `ending` is why the worker ended, while the last heartbeat is unanswered.
     """
 
     topology: SimulatedTopology
@@ -145,7 +142,7 @@ class Worker:
     def numbers(
         self, at: float
     ) -> Iterator[tuple[SimulatedExecutor, SimulatedComponent, list[float]]]:
-        """Yield each executor with its component and numbers, in the order of the groups."""
+        """Yield each executor with component and numbers, in the order of the groups."""
         topology = self.topology
         since = begins(self.started, at)
         usual = spans(topology.activity, since, at)
@@ -188,7 +185,7 @@ class Worker:
 def _stats(
     component: SimulatedComponent, numbers: Numbers, *, names_component: bool
 ) -> ExecutorStats:
-    """Return an executor's record, with the next `numbers` in the order of a component's groups."""
+    """Return an executor's record, with the next `numbers` in the order of the groups."""
     outputs = [o.stream for o in component.outputs]
     emitted, transferred = _by_window(outputs, numbers), _by_window(outputs, numbers)
     if component.kind == "spout":
@@ -224,7 +221,7 @@ def _as_json(record: ExecutorStats) -> dict[str, Any]:
 class Writer:
     """Makes the bytes of heartbeats.
 
-    `names_components`: executors name their component, as ours do and Storm's do not.
+    `names_components`: executors name the component, as ours do and Storm's do not.
     """
 
     def __init__(
@@ -235,7 +232,7 @@ class Writer:
         self._names_components = names_components
         self._heads: dict[tuple[str, int], bytes] = {}
         self._templates: dict[tuple[str, str, int], _Template] = {}
-        #: The pieces of all templates, most of which are equal.
+        #: The pieces of all templates, mostly equal.
         self._pieces: dict[bytes, bytes] = {}
 
     def count(self, worker: Worker, at: float) -> None:
@@ -260,12 +257,12 @@ def _record(storm_id: str, executors: dict[ExecutorInfo, ExecutorStats]) -> byte
 
 
 def _head(storm_id: str, executors: int) -> bytes:
-    """Return the beginning of a heartbeat, before the first executor."""
+    """Return a heartbeat's bytes before the first executor."""
     return _record(storm_id, {})[:-4] + executors.to_bytes(4, "big")
 
 
 def _times(release: Release, time_secs: int, uptime_secs: int) -> bytes:
-    """Return the end of a heartbeat: the last two fields, in that release's encoding."""
+    """Return the end of a heartbeat: the last two fields."""
     layout, kind = _TIMES[release]
     return layout.pack(kind, 3, time_secs, 8, 4, uptime_secs, 0)
 
@@ -339,7 +336,6 @@ class _Body:
             self.start = frame.compress(body, frame.FLUSH_BLOCK)
 
     def end(self, time_secs: int, uptime_secs: int) -> bytes:
-        """Return the end of the heartbeat, with the times."""
         end = _times(self._release, time_secs, uptime_secs)
         size = len(end)
         if self._compression is Compression.GZIP:
@@ -356,7 +352,7 @@ class _Body:
 class Seat:
     """A place in the period with a worker; None after the worker's end.
 
-    `turn` is the offset of the periods with new counters, which spreads the work.
+    `turn` offsets the periods with new counters, to spread the work.
     """
 
     phase: float
@@ -368,7 +364,7 @@ class Seat:
 class HeartbeatCounts:
     """Counts of heartbeats.
 
-    `left_out` were due and not sent: the one before was unanswered, or they were long overdue.
+    `left_out` were due and not sent, as unanswered before or long overdue.
     """
 
     sent: int = 0
@@ -381,8 +377,8 @@ class HeartbeatCounts:
 class Simulation:
     """The workers of a cluster over time.
 
-    A worker's counters are new in every `count_every`-th heartbeat, its times in each. `tell` gets
-    the simulated events; without `tells_counters` they lack the counters, most of their bytes.
+    Counters are new in every `count_every`-th heartbeat. `tell` gets the simulated events; without
+    `tells_counters` they lack the counters, most of their bytes.
     """
 
     def __init__(
@@ -399,14 +395,14 @@ class Simulation:
     ) -> None:
         self.cluster = cluster
         self.tally = HeartbeatCounts()
-        #: Paths whose pulses are to be deleted.
+        #: Paths of pulses to delete.
         self.deletions: list[str] = []
         self._writer = writer
         self._period = period_secs
         self._count_every = count_every
         self._tell = tell
         self._tells_counters = tells_counters
-        #: Start and number of the present period, and the next seat in it.
+        #: Start and number of the present period, and the next seat.
         self._round_at = now
         self._round = 0
         self._place = 0
@@ -433,7 +429,6 @@ class Simulation:
             yield
 
     def begin(self, now: float) -> None:
-        """Restart the first period."""
         self._round_at = now
 
     def at(self, when: float, act: Callable[[float], None]) -> None:
@@ -443,7 +438,7 @@ class Simulation:
     def due(self, now: float) -> Iterator[SimulatedBeat]:
         """Yield the heartbeats due by `now`, after scheduled calls.
 
-        A heartbeat that is overdue by more than a period is left out, so that there are no bursts.
+        Heartbeats overdue by more than a period are left out, against bursts.
         """
         while self._agenda and self._agenda[0][0] <= now:
             heapq.heappop(self._agenda)[2](now)
@@ -481,7 +476,6 @@ class Simulation:
         return beat
 
     def acknowledged(self, beat: SimulatedBeat, server: str, now: float) -> None:
-        """Record the acknowledgement of a heartbeat by a server."""
         self.tally.acknowledged += 1
         worker = beat.worker
         before, worker.taken = worker.taken, beat
@@ -508,7 +502,6 @@ class Simulation:
             self._tell_end(worker, now)
 
     def start(self, seat: Seat, worker: Worker, now: float) -> None:
-        """Start a worker in an empty seat."""
         seat.worker = worker
         self._tell_start(worker, now)
 
@@ -526,12 +519,10 @@ class Simulation:
         return worker
 
     def finish(self, now: float) -> None:
-        """End all workers."""
         for seat in self.seats:
             self.stop(seat, "end of the simulation", now)
 
     def unanswered(self) -> int:
-        """Return the number of heartbeats without an answer."""
         return self.tally.sent - self.tally.acknowledged - self.tally.failed
 
     def _tell_start(self, worker: Worker, now: float) -> None:

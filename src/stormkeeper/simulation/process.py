@@ -1,8 +1,8 @@
 """The process of a simulation: connections, clock, progress, and the truth as JSON lines.
 
-The workers of a node share a connection, because a process cannot have 72,000, and so share its
-choice of a server, by the rules of real workers (`stormkeeper.pacemaker.client.pool_writes`). They
-pipeline heartbeats: answers come in the order of the requests. Without TLS and authentication.
+The workers of a node share a connection, as a process cannot have 72,000, and so a server, chosen
+as by real workers (`stormkeeper.pacemaker.client.pool_writes`). Heartbeats are pipelined: answers
+come in the order of the requests. Without TLS and authentication.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from stormkeeper.simulation.troubles import ROUND_SECS, Troubles
 from stormkeeper.thrift.serialization import compression_for, release_for
 from stormkeeper.thrift.writer import Release
 
-#: Message ids go from 0 to 99, as in Storm's client.
+#: As in Storm's client.
 _IDS: Final = 100
 _TAKEN: Final = [
     encode_acknowledgement(MessageType.SEND_PULSE_RESPONSE, n)[4:] for n in range(_IDS)
@@ -52,7 +52,7 @@ _TAKEN: Final = [
 _TICK_SECS: Final = 0.02
 _LOOK_SECS: Final = 0.25
 
-#: Limits of a batch of heartbeats between two reads of answers: heartbeats, and seconds.
+#: Limits between two reads of answers: heartbeats, and seconds.
 _BATCH: Final = 1024
 _BATCH_SECS: Final = 0.05
 
@@ -65,8 +65,8 @@ _NAMES_SHOWN: Final = 3
 class SimulationOptions:
     """Options of a simulation.
 
-    A worker's counters are new in every `count_every`-th heartbeat. `release` reads the heartbeats;
-    None: follows the compression. `beside`: allow pulses of real topologies.
+    `count_every`: see `Simulation`. `release` reads the heartbeats; None: follows the compression.
+    `beside`: allow pulses of real topologies.
     """
 
     profile: Profile
@@ -90,11 +90,11 @@ def run(
     stop: StopSignals,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Simulate workers until the duration is over or a signal arrives; returns a summary.
+    """Return a summary after the duration or a signal.
 
     Raises `ConfigError` if the Pacemakers require TLS or authentication of writers,
-    `PacemakerError` if one does not answer at the beginning or refuses, and `SimulationError` for
-    pulses of real topologies, or a truth that cannot be written.
+    `PacemakerError` if a Pacemaker refuses or does not answer at the beginning, and
+    `SimulationError` for pulses of real topologies, or a truth that cannot be written.
     """
     if conf["pacemaker.tls.enable"] or conf["pacemaker.auth.writes"]:
         raise ConfigError(
@@ -143,7 +143,7 @@ class _Run:
         self._truth = truth
         self._say = say
         self._behind = time.time() - time.monotonic()
-        #: Heartbeats by their delay in ms, of all time and since the last report.
+        #: Heartbeats by delay in ms, of all time and since the last report.
         self._lags, self._recent = Counter[int](), Counter[int]()
         self._deleting: set[asyncio.Task[None]] = set()
         self._prepared_cpu = 0.0
@@ -348,7 +348,6 @@ class Truth:
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is a file."""
         return self._file is not None
 
     def tell(self, event: dict[str, Any]) -> None:
@@ -358,7 +357,7 @@ class Truth:
                 self._file.write(json.dumps(event, separators=(",", ":")) + "\n")
 
     def check(self) -> None:
-        """Flush the file; raise `SimulationError` if an event could not be written."""
+        """Flush the file; raise `SimulationError` after a failed write."""
         if self._file is not None and self._fault is None:
             with self._noted():
                 self._file.flush()
@@ -409,12 +408,11 @@ class Link:
             self._wire.send(beat)
 
     def flush(self) -> None:
-        """Write queued heartbeats to the connection."""
         if self._wire is not None:
             self._wire.flush()
 
     def look(self, now: float) -> None:
-        """Connect, time out, or return to the home server; to be called several times a second.
+        """Connect, time out, or return to the home server; called several times a second.
 
         All answers that arrived by `now` must have been read.
         """
@@ -484,7 +482,6 @@ class Link:
         self._retry_at = self.clock() + self._backoff.record()
 
     def took(self, beat: SimulatedBeat, wire: _Wire) -> None:
-        """Record an acknowledgement."""
         if self._failures and wire is self._wire:
             self._failures = 0
             self._backoff.reset()
@@ -534,7 +531,7 @@ class _Wire(asyncio.Protocol):
             self._give_up(f"no answer within {TRY_TIMEOUT:g} s")
 
     def abandon(self) -> list[SimulatedBeat]:
-        """Close the connection; return its unanswered heartbeats."""
+        """Close the connection; return unanswered heartbeats."""
         beats = [beat for _, beat in self._unanswered]
         self._unanswered.clear()
         if self._transport is not None:

@@ -1,6 +1,6 @@
 """Troubles of a simulated cluster from a seed, each kind once per round.
 
-docs/simulation.md says what happens in each kind.
+docs/simulation.md describes the kinds.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ ROUND_SECS: Final = 600.0
 
 _FLAPS: Final = 6
 
-#: First port of moved workers, above all others.
+#: Above all other ports.
 _MOVED_PORT: Final = 20_000
 
-#: Seconds from the end of a topology's workers to the deletion of its pulses, so that no pulse is
-#: sent after it.
+#: Seconds from the end of a topology's workers to the deletion of pulses, so that no pulse is sent
+#: afterwards.
 _DELETE_AFTER_SECS: Final = 2.0
 
-#: Final capacity of a saturating bolt in the window of ten minutes, at the usual rate: above 1 at
-#: a low rate, too.
+#: Final capacity of a saturating bolt in the window of ten minutes, at the usual rate: above 1 at a
+#: low rate, too.
 _SATURATED: Final = 1.6
 _CAPACITY_SECS: Final = 600.0
 
@@ -48,9 +48,9 @@ class Troubles:
         self._begin = begin
         self._tell = tell
         self._moved = 0
-        #: Nodes and topologies that have a trouble in this round.
+        #: Nodes and topologies with a trouble in this round.
         self._used: set[str] = set()
-        #: Killed topologies, and those that will be, which have no other trouble.
+        #: Killed topologies, and topologies to kill, which have no other trouble.
         self._killed: set[str] = set()
         self._doomed: set[str] = set()
         simulation.at(begin, self._plant)
@@ -68,7 +68,7 @@ class Troubles:
         self._simulation.at(since, lambda now: self._tell({**event, "at": now}))
 
     def _seat(self) -> tuple[Seat, Worker] | None:
-        """Return a seat with its worker, of an unused topology and node if there is one."""
+        """Return a seat with worker, of an unused topology and node if possible."""
         taken = [
             (seat, seat.worker)
             for seat in self._simulation.seats
@@ -88,7 +88,7 @@ class Troubles:
     def _topology(
         self, *, alone: bool, fits: Callable[[SimulatedTopology], bool] = lambda _: True
     ) -> SimulatedTopology | None:
-        """Return a topology, unused if `alone` or if there is one."""
+        """Return a topology, unused if `alone` or if possible."""
         living = [
             topology
             for topology in self._simulation.cluster.topologies
@@ -249,7 +249,7 @@ class Troubles:
             self._announce("heartbeats_growing", since, until, storm_id=topology.storm_id)
 
 
-#: In the order of choice: kinds that need a topology of their own come first.
+#: Kinds that need a topology of their own come first.
 _KINDS: Final[Sequence[Callable[[Troubles, float, float], None]]] = (
     Troubles._topology_killed,
     Troubles._throughput_dropped,
