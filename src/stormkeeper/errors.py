@@ -1,7 +1,7 @@
 """The error tree: every failure that crosses a room's boundary.
 
-A message says what was wrong, with what value, and what to do. The room that uses a library (kazoo,
-thriftpy2, py4j, sockets) converts the library's exceptions, with the original as ``__cause__``.
+Messages say which value was wrong, and the remedy. The room that uses a library (kazoo, thriftpy2,
+py4j, sockets) converts the library's exceptions, with the original as ``__cause__``.
 """
 
 
@@ -18,7 +18,7 @@ class MissingExtraError(StormkeeperError, ImportError):
 
 
 class SerializationError(StormkeeperError):
-    """Bytes do not hold the expected record, or exceed a size limit."""
+    """Bytes are not the expected record, or exceed a size limit."""
 
 
 class ProtocolError(StormkeeperError):
@@ -26,7 +26,7 @@ class ProtocolError(StormkeeperError):
 
 
 class LocalProtocolError(ProtocolError):
-    """Our caller asked to send something that the protocol cannot carry."""
+    """The protocol cannot carry our caller's message."""
 
 
 class UnsupportedExtensionError(LocalProtocolError):
@@ -34,7 +34,7 @@ class UnsupportedExtensionError(LocalProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer violated the protocol; the connection cannot continue."""
+    """The peer violated the protocol; the connection must end."""
 
 
 class AuthenticationError(StormkeeperError):
@@ -50,7 +50,7 @@ class PacemakerUnavailableError(PacemakerError):
 
 
 class PacemakerClosedError(PacemakerUnavailableError):
-    """The client was closed here, before the request was answered."""
+    """The client was closed here, before the answer."""
 
 
 class NotAuthorizedError(PacemakerError):
@@ -58,7 +58,7 @@ class NotAuthorizedError(PacemakerError):
 
 
 class UntrustedServerError(NotAuthorizedError):
-    """Client and Pacemaker reject each other's certificates, or do not both speak TLS."""
+    """Client and Pacemaker reject each other's certificates, or only one speaks TLS."""
 
 
 class RpcError(StormkeeperError):
@@ -76,7 +76,7 @@ class RpcOutcomeUnknownError(RpcUnavailableError):
 class LeaderNotFoundError(RpcUnavailableError):
     """No Nimbus of ``nimbus.seeds`` named a leader before the deadline.
 
-    `is_electing`: a Nimbus answered, so that there may soon be a leader.
+    `is_electing`: a Nimbus answered, so there may soon be a leader.
     """
 
     def __init__(self, message: str, *, is_electing: bool = False) -> None:
@@ -87,8 +87,8 @@ class LeaderNotFoundError(RpcUnavailableError):
 class RpcRefusedError(RpcError):
     """The service answered with an error, of Thrift's `kind`.
 
-    0: the caller's own mistake, 1: no such method, 5: no result, 6: an internal error, 7:
-    unreadable arguments.
+    0: the caller's mistake, 1: no such method, 5: no result, 6: an internal error, 7: unreadable
+    arguments.
     """
 
     def __init__(self, message: str, kind: int, reason: str = "") -> None:
@@ -98,7 +98,7 @@ class RpcRefusedError(RpcError):
 
 
 class RefusedError(StormkeeperError):
-    """Nimbus refuses a request, for the reason in the message."""
+    """Nimbus refuses a request."""
 
 
 class NotAliveError(RefusedError):
@@ -114,11 +114,11 @@ class CallRefusedError(RpcError):
 
 
 class CallerError(CallRefusedError):
-    """A call is wrong in itself: every server would refuse."""
+    """Every server would refuse the call."""
 
 
 class SimulationError(StormkeeperError):
-    """A simulation of workers may not begin, or cannot continue."""
+    """A simulation may not begin, or cannot continue."""
 
 
 class StateError(StormkeeperError):
@@ -130,7 +130,7 @@ class StateUnavailableError(StateError):
 
 
 class OutcomeUnknownError(StateUnavailableError):
-    """A write was interrupted, by a lost connection or the deadline; read again."""
+    """A lost connection or the deadline interrupted a write; read again."""
 
 
 class StateClosedError(StateError):
@@ -150,7 +150,7 @@ class NoNodeError(StateError):
 
 
 class NodeExistsError(StateError):
-    """The path exists already."""
+    """The path exists."""
 
 
 class BadVersionError(StateError):
@@ -174,11 +174,11 @@ class NotLeaderError(StateError):
 
 
 class NoLeaderError(StateError):
-    """No Nimbus leads at present."""
+    """No Nimbus leads."""
 
 
 class TransactionError(StateError):
-    """An operation of a transaction was refused, and so none was done."""
+    """An operation of a transaction was refused, so none was done."""
 
     def __init__(self, index: int, reason: StateError) -> None:
         super().__init__(index, reason)
@@ -190,11 +190,11 @@ class TransactionError(StateError):
 
 
 class TopologyError(StormkeeperError):
-    """A topology is malformed, by a mistake of the author."""
+    """A topology is malformed: the author's mistake."""
 
 
 class UnknownComponentError(StormkeeperError):
-    """A topology has no component of that name; the message lists the components."""
+    """A topology has no such component; the message lists the components."""
 
 
 class StatusError(StormkeeperError):
@@ -234,7 +234,7 @@ class ChildError(StormkeeperError):
 
 
 class CodeError(StormkeeperError):
-    """A blob, such as a topology's code, could not be stored, found, copied or deleted."""
+    """A blob could not be stored, found, copied or deleted."""
 
 
 class InvalidBlobKeyError(CodeError):
@@ -266,7 +266,7 @@ class PeerError(CodeError):
 
 
 class PeerUnavailableError(PeerError):
-    """Another Nimbus could not be reached, or did not answer in time."""
+    """Another Nimbus was not reached, or did not answer in time."""
 
 
 class LocalClusterError(StormkeeperError):

@@ -10,9 +10,9 @@ MODULES: Final = {"spark": ("pyspark", "pandas", "pyarrow")}
 
 
 def require(extra: str, user: str, *modules: str) -> None:
-    """Check that the modules of an extra (by default all) are installed, without an import.
+    """Raise `MissingExtraError` unless the modules of an extra (by default all) are installed.
 
-    Raises `MissingExtraError` if a module is not installed.
+    No module is imported.
     """
     missing = [name for name in modules or MODULES[extra] if not _is_installed(name)]
     if missing:
@@ -26,7 +26,7 @@ def require(extra: str, user: str, *modules: str) -> None:
 def install_command(extra: str) -> str:
     """Return the command that installs an extra for this Python.
 
-    Pip cannot take another package of this name from an index, as this one is installed.
+    As this package is installed, pip takes no other of this name from an index.
     """
     return f"{sys.executable} -m pip install 'stormkeeper[{extra}]'"
 

@@ -1,7 +1,7 @@
 """Rules for the names that users choose, and the display of foreign text. Pure.
 
-Every name is encodable text without invisible characters or those that control a terminal; each
-kind of name has further rules. A function ``…_fault`` returns what is wrong with a name, or None.
+Names are encodable text without invisible or terminal-controlling characters; each kind has further
+rules. A function ``…_fault`` returns the fault of a name, or None.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-#: Longest name of a file in a package, and longest part between slashes, in bytes. Linux allows
-#: paths of 4,096 bytes, with a supervisor's folder before the name, and parts of 255.
+#: In bytes: of a file in a package, and between slashes. Linux allows paths of 4,096 bytes, with a
+#: supervisor's folder before the name, and parts of 255.
 MAX_FILE_BYTES: Final = 1024
 MAX_PART_BYTES: Final = 255
 MAX_PARTS: Final = 64
 
-#: Longest key of a blob, in bytes: a file's name may have 255, and a store adds a suffix.
+#: In bytes: a file's name may have 255, and a store adds a suffix.
 MAX_KEY_BYTES: Final = 240
 
-#: Longest suffix of a topology's name in the key of a blob of its code.
+#: Longest suffix of a topology's name in a blob's key.
 _LONGEST_END: Final = "-2147483647-2147483647-stormjar.jar"
 
-#: Longest host name, in bytes (RFC 1035, 2.3.4).
+#: In bytes (RFC 1035, 2.3.4).
 _MAX_HOST_BYTES: Final = 253
 
 #: Control characters, separators of lines and paragraphs, marks that reverse text, and shapeless
@@ -76,7 +76,6 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def name_fault(name: str) -> str | None:
-    """Return the fault of a name of any kind."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -87,7 +86,7 @@ def name_fault(name: str) -> str | None:
 
 
 def topology_fault(name: str) -> str | None:
-    """Return the fault of a topology's name, in Storm's words if Storm refuses the name."""
+    """Return the fault of a topology's name, in Storm's words if Storm refuses."""
     begin = f"Topology name '{printable(name)}' is not valid"
     if not _TOPOLOGY.fullmatch(name):
         return f"{begin}. It can't be null and it must match ^[^/.:\\\\]+$"
@@ -114,8 +113,8 @@ def blob_key_fault(key: str) -> str | None:
 def path_fault(path: str) -> str | None:
     """Return the fault of a path of ZooKeeper.
 
-    A path is ``/``, or names that each follow a ``/``. A name is not empty, ``.`` or ``..``, and
-    has no control characters, private characters or emoji.
+    A path is ``/``, or names that each follow a ``/``. Names are not empty, ``.`` or ``..``, and
+    have no control characters, private characters or emoji.
     """
     if path == "/":
         return None
@@ -159,17 +158,14 @@ def host_fault(host: str) -> str | None:
 
 
 def host_port(host: str, port: int | str) -> str:
-    """Return ``host:port``, with an IPv6 address in brackets."""
     return f"{bracketed(host)}:{port}"
 
 
 def bracketed(host: str) -> str:
-    """Return a host for use before a colon: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def split_host_port(text: str) -> tuple[str, int] | None:
-    """Return host and port of a text by `host_port`; None for other texts."""
     found = _HOST_PORT.fullmatch(text)
     return (found["v6"] or found["host"], int(found["port"])) if found else None
 
@@ -194,7 +190,7 @@ def _is_ipv4(text: str) -> bool:
 def file_fault(name: str) -> str | None:
     """Return the fault of the name of a file in a package.
 
-    The name is a relative path with slashes, which means one file inside the package's folder.
+    A name is a relative path with slashes to a file inside the package's folder.
 
     Examples
     --------
@@ -228,9 +224,9 @@ def files_fault(files: Collection[str]) -> str | None:
 
 
 def clash(files: Iterable[str]) -> str | None:
-    """Return which two files of a package would have the same place on some file system, or None.
+    """Return the fault of files that share a place on some file systems.
 
-    Some file systems do not distinguish ``A`` and ``a``, or Unicode's two forms of ``é``.
+    Some do not distinguish ``A`` and ``a``, or Unicode's two forms of ``é``.
     """
     by_folded: dict[str, str] = {}
     for name in files:

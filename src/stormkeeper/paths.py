@@ -40,7 +40,7 @@ TASKS = "/tasks"
 TASKBEATS = "/taskbeats"
 TASKERRORS = "/taskerrors"
 
-#: Nodes that every daemon makes at its start.
+#: Nodes that every daemon makes at the start.
 DIRECTORIES = (
     ASSIGNMENTS,
     STORMS,
@@ -88,14 +88,14 @@ _NIMBUS_ID = re.compile(
     r"(?P<host>[^:\[\]]+|\[[^\]]+\]):(?P<port>[0-9]{1,5})(:(?P<tls>[0-9]{1,5}))?"
 )
 
-#: Most digits of a number in a name, so that it fits 32 bits: any client may write paths.
+#: A number in a name must fit 32 bits: any client may write paths.
 _DIGITS = 9
 
 
 def check(path: str) -> str:
-    """Return `path` if a node can have it.
+    """Return `path` if valid.
 
-    Raises `InvalidPathError` if `names.path_fault` refuses it, `TypeError` if it is no str.
+    Raises `InvalidPathError` by `names.path_fault`, `TypeError` for another type.
     """
     if not isinstance(path, str):
         raise TypeError(f"a path is a str, not {type(path).__name__}")
@@ -110,7 +110,6 @@ def parent(path: str) -> str:
 
 
 def is_at_or_below(path: str, top: str) -> bool:
-    """Return whether `path` is `top` or in the tree below."""
     return top in ("/", path) or path.startswith(f"{top}/")
 
 
@@ -159,7 +158,7 @@ taskbeats = _child_of(TASKBEATS)
 taskerrors = _child_of(TASKERRORS)
 
 # Paths of other nodes: a supervisor by id, a Nimbus by host or ``host:port``, a blob's holders and
-# highest version by key, kept checkpoints by their folder's name.
+# highest version by key, kept checkpoints by folder name.
 supervisor = _child_of(SUPERVISORS)
 nimbus = _child_of(NIMBUSES)
 blob = _child_of(BLOBSTORE)
@@ -180,7 +179,7 @@ class Slot(NamedTuple):
 
 
 def parse_slot(name: str) -> Slot | None:
-    """Parse the name ``node-port`` of a heartbeat or back-pressure node; None for others."""
+    """Parse the name ``node-port`` of a heartbeat or back-pressure node."""
     # A node's id has dashes of its own.
     node, port = _numbered(name)
     return None if port is None else Slot(node, port)
@@ -225,7 +224,6 @@ def query_claim(storm_id: str, query: str) -> str:
 
 
 def parse_query_claim(name: str) -> str | None:
-    """Return the query of such a node's name; None for other names."""
     return unquote_plus(name.removesuffix(_CLAIMED)) if name.endswith(_CLAIMED) else None
 
 
@@ -240,7 +238,6 @@ def error_prefix(storm_id: str, component: str) -> str:
 
 
 def last_error(storm_id: str, component: str) -> str:
-    """Path of a component's last error."""
     return component_errors(storm_id, component) + _LAST_ERROR
 
 
@@ -273,7 +270,7 @@ class NimbusId(NamedTuple):
 
 
 def parse_nimbus_id(text: str) -> NimbusId | None:
-    """Parse ``host:port:tlsPort``, or ``host:port`` of Storm before 2.6.4; None for others."""
+    """Parse ``host:port:tlsPort``, or ``host:port`` of Storm before 2.6.4."""
     match = _NIMBUS_ID.fullmatch(text)
     if match is None:
         return None
@@ -293,13 +290,13 @@ class BlobHolder(NamedTuple):
 
 
 def parse_blob_holder(name: str) -> BlobHolder | None:
-    """Parse the name ``nimbus id-version`` of a holder; None for others."""
+    """Parse the name ``nimbus id-version`` of a holder."""
     nimbus_id, version = _numbered(name)
     return None if version is None else BlobHolder(nimbus_id, version)
 
 
 def blob_record(key: str, nimbus_id: str, version: int) -> str:
-    """Path of the lasting record of a holder of a blob, named as the holder."""
+    """Path of the lasting record of a holder, named as the holder."""
     return _join(BLOB_KEY_SEQUENCES, key, f"{nimbus_id}-{version}")
 
 
@@ -319,12 +316,10 @@ def task(storm_id: str, task_id: int) -> str:
 
 
 def parse_task(name: str) -> int | None:
-    """Parse the name of a task's node; None for others."""
     return _number(name)
 
 
 def taskbeat(storm_id: str, task_id: int) -> str:
-    """Path of a task's heartbeat."""
     return _join(TASKBEATS, storm_id, str(task_id))
 
 

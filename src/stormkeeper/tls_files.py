@@ -1,4 +1,4 @@
-"""Certificates and keys in files, read again when they change, for every new connection."""
+"""Certificates and keys in files, read again after a change, for every new connection."""
 
 import logging
 import ssl
@@ -41,14 +41,14 @@ class Certificate(NamedTuple):
 
 
 class PassphraseError(ValueError):
-    """A key has a passphrase, which is missing or wrong."""
+    """A key's passphrase is missing or wrong."""
 
 
 def renewed(files: Iterable[str | None], make: Contexts) -> Contexts:
-    """Return a function that returns the TLS context for a connection, anew after a file changed.
+    """Return a function that returns the TLS context, anew after a file changed.
 
     An unusable new file is logged, and the old context stays. The function raises nothing and is
-    safe for threads.
+    thread-safe.
     """
     return _Renewed([Path(file) for file in files if file is not None], make).context
 
@@ -77,13 +77,13 @@ def load_pair(
 def load_named_pair(
     context: ssl.SSLContext, certificate: tuple[str, Path], key: tuple[str, Path]
 ) -> None:
-    """Load a certificate and its key from two PEM files, each with its configuration key.
+    """Load a certificate and key from two PEM files, each with the configuration key.
 
     Raises `ConfigError` if a file holds something else, or the key is another certificate's or has
     a passphrase.
     """
     (certificate_name, certificate_file), (key_name, key_file) = certificate, key
-    # `load_cert_chain` does not say which of the two files is at fault.
+    # `load_cert_chain` does not say which file is at fault.
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(certificate_file)
     except OSError as error:
