@@ -1,6 +1,6 @@
 """Blobs, such as the code of topologies: stored on the Nimbuses and copied between them.
 
-A blob's version number rises with each upload, counted by ZooKeeper: of two uploads at once, on any
-Nimbuses, the first to end gets the number. Each holder writes the number and the SHA-256 of its
-version to ZooKeeper, so every copy is checked against the upload, whatever Nimbus sends it.
+ZooKeeper counts a blob's versions: of two uploads at once, on any Nimbuses, the first to end gets
+the next number. Each holder writes the number and the SHA-256 of its version to ZooKeeper, so every
+copy is checked against the upload, whatever Nimbus sends it.
 """

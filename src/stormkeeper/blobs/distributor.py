@@ -34,25 +34,23 @@ from stormkeeper.state.watches import Callback
 class BlobSettings:
     """Configuration of a Nimbus's blobs."""
 
-    #: The folder of blobs, and that of files that will be submitted.
     folder: Path
     inbox: Path
     chunk_bytes: int = 65536
-    #: Seconds without a call after which an upload or download ends.
+    #: Until an idle upload or download ends.
     idle_secs: float = 600.0
-    #: The same for uploads to the inbox, and how long a file there waits for its submission.
+    #: For uploads to the inbox; then how long a file there waits for its submission.
     inbox_idle_secs: float = 600.0
     inbox_kept_secs: float = 3600.0
     most_bytes: int | None = MOST_BYTES
-    #: Seconds between rounds of the synchronisation without a change.
+    #: Between rounds of the synchronisation without a change.
     period_secs: float = 120.0
     delay_secs: float = 300.0
-    #: Seconds from the end of one check of all checksums to the next.
+    #: From the end of one check of all checksums to the next.
     scrub_secs: float = 3600.0
 
     @classmethod
     def from_conf(cls, conf: Conf) -> BlobSettings:
-        """Read them from the configuration."""
         local = folder("storm.local.dir", conf["storm.local.dir"])
         own = conf["blobstore.dir"]
         return cls(
@@ -69,9 +67,9 @@ class BlobSettings:
 
 
 class CodeDistributor:
-    """The blobs of one Nimbus, with the calls for topologies' code. Safe for many threads.
+    """The blobs of one Nimbus, with the calls for topologies' code. Thread-safe.
 
-    `leader` and `submitted` are those of `BlobSync`.
+    `leader` and `submitted` are as in `BlobSync`.
     """
 
     def __init__(
@@ -117,11 +115,10 @@ class CodeDistributor:
         )
 
     def start(self) -> None:
-        """Start to copy blobs from the other Nimbuses."""
         self.sync.start()
 
     def folders(self) -> list[Path]:
-        """Return the folders for files, and make missing ones again."""
+        """Return the folders; create missing folders."""
         self.inbox.restore()
         return [*self.store.folders(), self.inbox.folder]
 
@@ -152,9 +149,8 @@ class CodeDistributor:
         """Publish a new version of a part of a topology's code, unless its bytes stay equal.
 
         `is_repeated`: an earlier try may have made the newest version. If no live Nimbus has that
-        version any more, as after a lost disk, the version here is changed. Raises
-        `BlobNotFoundError` if the newest version is not here, `BlobExistsError` after a change by
-        another Nimbus.
+        version, as after a lost disk, the version here is changed. Raises `BlobNotFoundError` if
+        the newest version is not here, `BlobExistsError` after a change by another Nimbus.
         """
         key = f"{topology_id}-{part}"
         base, known = self.publisher.base(key), self.publisher.known(key)
@@ -170,12 +166,12 @@ class CodeDistributor:
             self._publish(key, changed, base, settable=record.settable)
 
     def cleanup(self, topology_id: str) -> None:
-        """Delete a topology's code; `BlobInUseError` if it is active."""
+        """Delete a topology's code; raises `BlobInUseError` if active."""
         for key in keys.of_topology(topology_id):
             self.delete(key)
 
     def delete(self, key: str) -> None:
-        """Delete a blob; errors are those of `cleanup`."""
+        """Delete a blob; raises `BlobInUseError` for code of an active topology."""
         topology_id = keys.topology_of(keys.check(key))
         self._storm.state.sync_path(paths.STORMS)
         if topology_id in self._storm.active_storms():
@@ -231,10 +227,10 @@ def _read(path: Path, draft: Draft) -> None:
             draft.write(block)
 
 
-#: Copies wanted by default, if there are as many Nimbuses.
+#: Default, if there are as many Nimbuses.
 COPIES: Final = 2
 
-#: Seconds between two looks without a change: no watch reports a failed disk.
+#: Between looks without a change: no watch reports a failed disk.
 _TURN_SECS: Final = 2.0
 
 
@@ -246,7 +242,6 @@ class Replication(NamedTuple):
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are as many copies as wanted."""
         return self.copies >= self.wanted
 
 
@@ -257,7 +252,7 @@ def complete_copies(blobs: Collection[str], entries: Mapping[str, BlobEntry]) ->
 
 
 def wanted_copies(configured: int | None, nimbuses: int) -> int:
-    """Return the wanted number of copies; so many `nimbuses` are alive and can write."""
+    """Return the wanted number of copies; `nimbuses` are alive and can write."""
     return max(1, min(COPIES, nimbuses)) if configured is None else configured
 
 
@@ -282,7 +277,7 @@ def await_copies(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> Replication:
-    """Wait until enough Nimbuses have a topology's code, and return how many have it.
+    """Wait until enough Nimbuses have a topology's code; return the last count.
 
     `conf` is the topology's over the cluster's; at ``topology.max.replication.wait.time.sec`` 0 and
     less there is no limit.

@@ -1,7 +1,6 @@
 """Drafts: files that are written from beginning to end and then become blobs.
 
-A draft counts the SHA-256 of its bytes and their CRC-32C, by which Storm's clients know the version
-of a blob.
+Storm's clients use the CRC-32C as the version of a blob.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ import google_crc32c
 
 from stormkeeper.errors import BlobStorageError
 
-#: Bytes read from a disk at once.
+#: Bytes of one read.
 BLOCK: Final = 1 << 20
 
-#: Default limit of one upload in bytes: larger packages are rare, and one upload does not fill a
-#: disk.
+#: Default limit of one upload: larger packages are rare, and one upload does not fill a disk.
 MOST_BYTES: Final = 2**31
 
-#: The disk is full, or the quota of this user or the limit of this process is reached.
+#: The disk is full, or this user's quota or this process's limit is reached.
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -40,7 +38,7 @@ class Content(NamedTuple):
 class Draft:
     """A file that is written from beginning to end; an existing file is continued.
 
-    Not safe for concurrent use.
+    Not thread-safe.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +57,7 @@ class Draft:
                 raise
 
     def write(self, data: bytes) -> None:
-        """Append bytes; discards the draft if the disk refuses."""
+        """Append bytes; raises `BlobStorageError` and discards the draft if the disk refuses."""
         remaining = memoryview(data)
         try:
             with disk_errors(self.path.parent, f"write {len(data)} bytes of a blob"):
@@ -71,11 +69,10 @@ class Draft:
         self._count(data)
 
     def content(self) -> Content:
-        """Return checksum and size of the bytes so far."""
         return Content(self._sha256.hexdigest(), self.size)
 
     def finish(self) -> None:
-        """Sync the file to the disk and close it."""
+        """Sync the file to the disk and close it; otherwise as `write`."""
         try:
             with disk_errors(self.path.parent, "write a blob"):
                 os.fsync(self._file.fileno())
@@ -85,11 +82,10 @@ class Draft:
             raise
 
     def close(self) -> None:
-        """Close the file; a later draft may continue it."""
+        """Close the file, for a later draft to continue."""
         self._file.close()
 
     def discard(self) -> None:
-        """Delete the file, if it still exists."""
         self._file.close()
         self.path.unlink(missing_ok=True)
 
@@ -100,7 +96,7 @@ class Draft:
 
 
 def write_upload(draft: Draft, data: bytes, most_bytes: int | None) -> None:
-    """Append a client's bytes, up to `most_bytes`."""
+    """Append a client's bytes; raises `BlobStorageError` above `most_bytes`."""
     if most_bytes is not None and draft.size + len(data) > most_bytes:
         draft.discard()
         raise BlobStorageError(

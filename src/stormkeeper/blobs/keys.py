@@ -5,19 +5,18 @@ from typing import Final
 from stormkeeper.errors import InvalidBlobKeyError
 from stormkeeper.names import blob_key_fault
 
-#: The three blobs of a topology's code: package, Storm's topology record, conf.
+#: Of a topology's code: package, Storm's topology record, conf.
 PARTS: Final = ("stormjar.jar", "stormcode.ser", "stormconf.ser")
 
 
 def check(key: str) -> str:
-    """Return `key` if it can name a file and a znode."""
+    """Return `key` if it can name a file and a znode; raises `InvalidBlobKeyError`."""
     if fault := blob_key_fault(key):
         raise InvalidBlobKeyError(fault)
     return key
 
 
 def is_key(key: str) -> bool:
-    """Return whether a key is valid."""
     return not blob_key_fault(key)
 
 
@@ -27,13 +26,13 @@ def of_topology(topology_id: str) -> tuple[str, ...]:
 
 
 def topology_of(key: str) -> str | None:
-    """Return the id of the topology whose code the blob belongs to, None for any other blob."""
+    """Return the id of the topology whose code has this key, None for another blob."""
     topology_id, _ = split(key)
     return topology_id
 
 
 def split(key: str) -> tuple[str | None, str]:
-    """Return topology id and part of a key, or None and the key for any other blob."""
+    """Return topology id and part of a key, or None and the key for another blob."""
     for part in PARTS:
         topology_id = key.removesuffix(f"-{part}")
         if topology_id and topology_id != key:

@@ -1,7 +1,7 @@
 """Fetches blobs from other Nimbuses over Thrift, or from supervisors over HTTP.
 
-ZooKeeper has the SHA-256 of a blob before the first byte arrives. So it does not matter which peer
-sends the bytes, and a partial file can be continued with another peer.
+ZooKeeper has the SHA-256 of a blob before the first byte arrives, so any peer can send the bytes,
+or the rest of a partial file.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from stormkeeper.state.storm.blob_records import BlobEntry, BlobRecord
 from stormkeeper.state.storm.cluster import StormReads
 from stormkeeper.thrift.nimbus import AuthorizationException, KeyNotFoundException, Nimbus
 
-#: Seconds that a peer may take for one answer.
+#: Timeout of one answer of a peer.
 ANSWER_SECS: Final = 10.0
 
-#: After the first so many seconds, a peer that sends fewer bytes a second is given up.
+#: After the grace period, a peer that sends fewer bytes a second is given up.
 GRACE_SECS: Final = 30.0
 SLOWEST: Final = 16 * 1024
 
-#: Bytes in one answer of a supervisor.
+#: Of one answer of a supervisor.
 _MOST_BYTES: Final = 2**20
 
 
@@ -53,7 +53,7 @@ class Download(NamedTuple):
     #: The CRC-32C of the blob.
     version: int
     session: str
-    #: Size of the whole blob in bytes; None if the peer does not say.
+    #: Of the whole blob; None if unknown.
     size: int | None
     #: The first byte sent. Storm's Nimbus knows no offsets and sends the whole blob.
     offset: int
@@ -62,8 +62,8 @@ class Download(NamedTuple):
 class Peer(Protocol):
     """A source of blobs, with two calls of Nimbus's Thrift service.
 
-    Each call raises `PeerUnavailableError` if the peer does not answer in time, and `PeerError` if
-    the peer does not have the blob or refuses.
+    Each call raises `PeerUnavailableError` without an answer in time, and `PeerError` without the
+    blob.
     """
 
     def begin_blob_download(self, key: str, offset: int, timeout_secs: float) -> Download:
@@ -80,7 +80,6 @@ PeerConnector = Callable[[NimbusId], AbstractContextManager[Peer]]
 
 
 def peer_connector(conf: Conf) -> PeerConnector:
-    """Return a function that connects to the Nimbuses of a cluster."""
     max_frame = conf["nimbus.thrift.max_buffer_size"]
     longest = conf["storm.thrift.socket.timeout.ms"] / 1000
 
@@ -100,12 +99,10 @@ class NimbusPeer:
         self._client = client
 
     def begin_blob_download(self, key: str, offset: int, timeout_secs: float) -> Download:
-        """Call ``beginBlobDownload``."""
         begun = self._call("beginBlobDownload", key, offset, timeout=timeout_secs)
         return Download(begun.version, begun.session, begun.data_size, begun.offset or 0)
 
     def download_blob_chunk(self, session: str, timeout_secs: float) -> bytes:
-        """Call ``downloadBlobChunk``."""
         chunk: bytes = self._call("downloadBlobChunk", session, timeout=timeout_secs)
         return chunk
 
@@ -123,7 +120,7 @@ class NimbusPeer:
 class SupervisorPeer:
     """A supervisor with one part of a topology's code, as a `Peer`, at its HTTP server for logs.
 
-    It sends nothing to a caller that does not know the SHA-256 of the part.
+    The supervisor sends nothing without the part's SHA-256 in the request.
     """
 
     def __init__(self, address: Address, storm_id: str, part: str, sha256: str) -> None:
@@ -132,12 +129,10 @@ class SupervisorPeer:
         self._start = 0
 
     def begin_blob_download(self, key: str, offset: int, timeout_secs: float) -> Download:  # noqa: ARG002
-        """Set the first byte that the next chunk begins with."""
         self._start = offset
         return Download(0, "", None, offset)
 
     def download_blob_chunk(self, session: str, timeout_secs: float) -> bytes:  # noqa: ARG002
-        """Request the next bytes."""
         path = f"/api/v1/code?{urlencode({**self._query, 'start': self._start})}"
         client = http.client.HTTPConnection(
             self._address.host, self._address.port, timeout=timeout_secs
@@ -232,7 +227,7 @@ def _append(peer: Peer, key: str, record: BlobRecord, draft: Draft, limits: Fetc
 def _chunks(
     peer: Peer, key: str, record: BlobRecord, offset: int, limits: FetchLimits
 ) -> Iterator[bytes]:
-    """Yield the bytes of a blob from an offset on, to the end, so that the peer's session ends."""
+    """Yield the bytes of a blob from an offset to the end, so that the peer's session ends."""
     began = limits.clock()
     download = peer.begin_blob_download(key, offset, limits.answer_secs)
     if download.size not in (None, record.size) or not 0 <= download.offset <= offset:
@@ -266,8 +261,8 @@ def deliver(
 ) -> list[Path]:
     """Put the newest code of a topology into a folder, all or nothing; return the files.
 
-    A hidden folder beside it gathers the files, survives a failure, and then takes its place. One
-    process at a time may deliver to a folder. Raises `BlobNotFoundError` if no Nimbus ever had the
+    A hidden folder beside it gathers the files, survives a failure, and is then renamed. One process
+    at a time may deliver to a folder. Raises `BlobNotFoundError` if no Nimbus ever had the
     code, `PeerError` if no live Nimbus can send it.
     """
     keys.check(topology_id)

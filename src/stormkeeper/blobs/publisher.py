@@ -1,7 +1,7 @@
 """Publishes uploads as blobs of the cluster: counts the version, stores it here, announces it.
 
-After a crash between count and store, the version number is never used. After a crash between store
-and announcement, the next synchronisation announces the blob.
+After a crash between count and store, the number stays unused. After a crash between store and
+announcement, the next synchronisation announces the blob.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Upload:
 
     key: str
     draft: Draft
-    #: The blob's version counter when the upload began; None if there was none.
+    #: The blob's version counter when the upload began, if any.
     base: VersionedNumber | None
     #: Whether the blob must not exist yet.
     is_new: bool
@@ -40,7 +40,7 @@ class Upload:
 
 
 class Publisher:
-    """Publishes blobs that are stored on one Nimbus. Safe for many threads."""
+    """Publishes blobs that are stored on one Nimbus. Thread-safe."""
 
     def __init__(self, storm: StormClusterState, store: BlobStore, nimbus_id: NimbusId) -> None:
         self._storm = storm
@@ -48,7 +48,6 @@ class Publisher:
         self._nimbus_id = nimbus_id
 
     def base(self, key: str) -> VersionedNumber | None:
-        """Return a blob's version counter."""
         return self._storm.blob_key_sequence(key)
 
     def known(self, key: str) -> BlobRecord | None:
@@ -74,7 +73,7 @@ class Publisher:
         return self._put(key, record, draft, before)
 
     def publish_settable(self, key: str, settable: bytes) -> BlobRecord:
-        """Publish the last version with another ``settable``."""
+        """Publish the last version with another ``settable``; raises `BlobNotFoundError`."""
         base, known, before = self.base(key), self.known(key), self._store.get(key)
         if known is None:
             raise BlobNotFoundError(f"there is no blob {key}")
@@ -85,7 +84,7 @@ class Publisher:
         return self._put(key, record, None, before)
 
     def _count(self, key: str, base: VersionedNumber | None) -> tuple[int, int]:
-        """Return the number of a blob's next version, and the blob's `BlobRecord.born`."""
+        """Return the number of a blob's next version, and `BlobRecord.born`."""
         number = base.number + 1 if base else 1
         try:
             self._storm.set_blob_key_sequence(key, number, base.version if base else None)

@@ -1,9 +1,9 @@
 """The blobs on a Nimbus's disk: each has a key, bytes, and a record of its contents.
 
-``data/<sha256>`` has bytes; ``keys/<key>.json`` says which of them a blob has. Both are written
-under another name (``….new``), synced, and renamed, so after any crash a blob is there in its
-newest version or not at all. Readers continue with the version that they opened. ``<sha256>.part``
-is a partial fetch, which a later process continues.
+``keys/<key>.json`` names a blob's bytes in ``data/<sha256>``. Both are written under another name
+(``….new``), synced, and renamed, so after any crash a blob is there in its newest version or not at
+all. Readers continue with the version that they opened. ``<sha256>.part`` is a partial fetch, which
+a later process continues.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _NEW: Final = ".new"
 _PART: Final = ".part"
 _JSON: Final = ".json"
 
-#: The share of the time in which `BlobStore.scrub` reads; it sleeps for the rest.
+#: The share of the time in which `BlobStore.scrub` reads.
 SCRUB_SHARE: Final = 0.02
 
-#: Errors of a read that are not the file's fault: too many open files, or no memory.
+#: Not the file's fault: too many open files, or no memory.
 _OF_THE_PROCESS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _ANY: Final[Any] = object()
 
 
 class BlobStore:
-    """The blobs in a folder that one process owns. Safe for many threads.
+    """The blobs in a folder that one process owns. Thread-safe.
 
-    Opening it deletes unfinished uploads and every damaged blob, with a line in the log.
+    Deletes unfinished uploads and damaged blobs at the start, with lines in the log.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -78,12 +78,10 @@ class BlobStore:
         self._owned.close()
 
     def get(self, key: str) -> BlobRecord | None:
-        """Return the record of a blob."""
         with self._lock:
             return self._records.get(key)
 
     def all(self) -> dict[str, BlobRecord]:
-        """Return the records of all blobs by key."""
         with self._lock:
             return dict(self._records)
 
@@ -124,8 +122,7 @@ class BlobStore:
     def scrub(self, wait: Callable[[float], bool] = lambda _: False) -> list[str]:
         """Read all blobs and drop those with a wrong checksum; return their keys.
 
-        `wait` sleeps for seconds between two blocks, so that reading takes `SCRUB_SHARE` of the
-        time; it returns True to end early.
+        `wait` sleeps for seconds between two blocks, and returns True to end early.
         """
         damaged: list[str] = []
         for record in {record.sha256: record for record in self.all().values()}.values():
@@ -172,20 +169,18 @@ class BlobStore:
         return lost
 
     def folders(self) -> list[Path]:
-        """Return the folders for files, and make missing ones again."""
+        """Return the folders; create missing folders."""
         with self._lock:
             self._restore()
         return [self._data, self._keys]
 
     def draft(self) -> Draft:
-        """Begin a file for a blob."""
         if not self._data.is_dir():
             with self._lock:
                 self._restore()
         return Draft(self._data / f"{uuid.uuid4()}{_NEW}")
 
     def part(self, sha256: str) -> Path:
-        """Return the path of a partial fetch."""
         return self._data / f"{sha256}{_PART}"
 
     def put(
@@ -200,8 +195,8 @@ class BlobStore:
 
         `draft` has the blob's bytes, finished, and is consumed. None: the bytes are here already,
         such as those of another version. Raises `ValueError` for other bytes. After
-        `BlobStorageError` the old blob stays, unless the last sync failed; then the new one may not
-        survive a power failure.
+        `BlobStorageError` the old blob stays, unless the last sync failed; then the new blob may
+        not survive a power failure.
         """
         keys.check(key)
         content = Content(record.sha256, record.size)
@@ -254,7 +249,7 @@ class BlobStore:
             return any(record.sha256 == sha256 for record in self._records.values())
 
     def drop_parts(self, wanted: Collection[str]) -> None:
-        """Delete partial fetches but the `wanted` ones."""
+        """Delete partial fetches but the `wanted` SHA-256."""
         with disk_errors(self.folder, "delete partial fetches"):
             for path in self._data.glob(f"*{_PART}"):
                 if path.name.removesuffix(_PART) not in wanted:

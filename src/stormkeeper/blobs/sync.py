@@ -1,9 +1,8 @@
 """Keeps a Nimbus's blobs in step with the cluster, by carrying out `sync_plan`.
 
-A round begins when a watch fires, so that new code is fetched as soon as another Nimbus has it, and
-at least every ``nimbus.code.sync.freq.secs``. A blob that the disk has lost is withdrawn in
-ZooKeeper and fetched from another Nimbus or, if none has it, from a supervisor that runs its
-topology. A second thread slowly verifies the checksums.
+A round begins when a watch fires, and at least every ``nimbus.code.sync.freq.secs``. A blob that
+the disk has lost is withdrawn in ZooKeeper and fetched from another Nimbus or else from a
+supervisor that runs its topology. A second thread slowly verifies the checksums.
 """
 
 from __future__ import annotations
@@ -49,17 +48,17 @@ from stormkeeper.state.watches import Callback
 
 log = logging.getLogger(__name__)
 
-#: Pause after a failed round, in seconds.
+#: After a failed round.
 _RETRY_SECS: Final = 2.0
 
-#: Pause between a change and the round, in seconds: an upload makes several changes.
+#: Between a change and the round: an upload makes several changes.
 _SETTLE_SECS: Final = 0.1
 
-#: First and longest pause before a failed peer is asked again, in seconds.
+#: Pauses before a failed peer is asked again.
 FIRST_REST_SECS: Final = 0.5
 LONGEST_REST_SECS: Final = 30.0
 
-#: Timeout of `BlobSync.close` beyond that of a peer's answer, in seconds.
+#: Of `BlobSync.close`, beyond the timeout of a peer's answer.
 _CLOSE_SECS: Final = 5.0
 
 Name = TypeVar("Name")
@@ -81,12 +80,10 @@ class PeerBackoff(Generic[Name]):
         return rest
 
     def worked(self, name: Name) -> None:
-        """Forget a peer's failures."""
         self._streaks.pop(name, None)
         self._until.pop(name, None)
 
     def now(self) -> dict[Name, float]:
-        """Return the end of each peer's pause."""
         now = self._clock()
         for name in [n for n, until in self._until.items() if until + LONGEST_REST_SECS < now]:
             self.worked(name)
@@ -97,8 +94,8 @@ class BlobSync:
     """Synchronises the blobs of one Nimbus.
 
     `leader` returns the leader's writes, None while this Nimbus does not lead; `submitted` the
-    topologies that are being submitted here. `tidy` is called in each round. An unneeded blob is
-    kept for `delay_secs`.
+    topologies in submission here. `tidy` is called in each round. An unneeded blob is kept for
+    `delay_secs`.
     """
 
     def __init__(
@@ -125,7 +122,7 @@ class BlobSync:
         self._delay_secs = delay_secs
         self._leader = leader
         self._submitted = submitted
-        #: Called on the thread that finds blobs lost on the disk.
+        #: As `BlobStore.on_loss`.
         self.on_loss: Callable[[], None] = lambda: None
         self._tidy = tidy
         self._clock = clock
@@ -159,7 +156,6 @@ class BlobSync:
         store.on_loss = self._find_again
 
     def start(self) -> None:
-        """Start the threads."""
         self._rounds_thread.start()
         self._scrub_thread.start()
 
@@ -181,7 +177,7 @@ class BlobSync:
         return sync_plan.missing(self._look())
 
     def fetch(self, timeout_secs: float) -> bool:
-        """Wait until a round has tried to fetch everything missing."""
+        """Wait until a round has tried to fetch everything missing; False after the timeout."""
         with self._rounds:
             begun = self._begun
             self.wake()
@@ -191,7 +187,6 @@ class BlobSync:
             return self._ended > begun
 
     def run_once(self) -> SyncPlan:
-        """Make a plan and carry it out."""
         with self._rounds:
             self._begun += 1
             this = self._begun
@@ -239,8 +234,7 @@ class BlobSync:
         return plan
 
     def _look(self, callback: Callback | None = None) -> BlobSnapshot:
-        # In this order: a topology counts as submitted until it is active, and its code comes
-        # before either.
+        # In this order: a topology counts as submitted until active, and its code comes first.
         submitted = tuple(self._submitted())
         self._storm.state.sync_path(paths.STORMS)
         topologies = self._storm.active_storms(callback)
@@ -291,7 +285,7 @@ class BlobSync:
             put = self._store.put(key, record, None, expected=local)
         except ValueError:  # the bytes are not here
             for source in wanted.sources:
-                # The source may have failed since the plan was made.
+                # May have failed since the plan was made.
                 resting = source in self._unreached.now()
                 if not resting and self._fetch_from(source, key, record, local):
                     break
@@ -333,7 +327,6 @@ class BlobSync:
         local: BlobRecord | None,
         peer: Peer | None = None,
     ) -> bool:
-        """Fetch a blob; return whether it arrived."""
         began = self._clock()
         part = self._store.part(record.sha256)
         try:

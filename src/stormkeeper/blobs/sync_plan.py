@@ -1,8 +1,8 @@
 """Decides which blobs a Nimbus fetches, announces, withdraws and deletes. Pure.
 
 The code of an active topology is always needed, any other blob while ZooKeeper counts its versions.
-An unneeded blob is deleted after a delay, first by the leader in ZooKeeper, then by every Nimbus on
-its disk: so a Nimbus with old state deletes nothing that the others have.
+After a delay the leader deletes an unneeded blob in ZooKeeper, then every Nimbus on its disk: so a
+Nimbus with old state deletes nothing that the others have.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ class BlobSnapshot:
 
     nimbus: str
     topologies: Collection[str]
-    #: The blobs on the disk. They must be read before `entries`, or a new blob here could look like
-    #: a deleted one.
+    #: On the disk. Read before `entries`, or a new blob here could look like a deleted blob.
     local: Mapping[str, BlobRecord]
     entries: Mapping[str, BlobEntry]
-    #: Topologies that are being submitted here: their code is stored before they are active.
+    #: Topologies in submission here: their code is stored before they are active.
     submitted: Collection[str] = ()
     #: Nimbuses that were unreachable a moment ago.
     resting: Collection[str] = ()
-    #: Nimbuses that failed to send a blob a moment ago, each with the blob's key.
+    #: Nimbuses that failed to send a blob a moment ago, with the blob's key.
     refused: Collection[tuple[str, str]] = ()
     #: When each blob became unneeded, from the last `SyncPlan`.
     unneeded_since: Mapping[str, float] = field(default_factory=dict)
@@ -38,7 +37,7 @@ class BlobSnapshot:
 
 @dataclass(frozen=True)
 class BlobFetch:
-    """A blob to fetch, and the Nimbuses that have it."""
+    """A blob to fetch, and the Nimbuses with a copy."""
 
     key: str
     record: BlobRecord
@@ -50,21 +49,21 @@ class Missing:
     """The blobs of a topology's code that this Nimbus does not have."""
 
     keys: tuple[str, ...]
-    #: Those of them that no other live Nimbus has.
+    #: Of `keys`: on no other live Nimbus.
     lost: tuple[str, ...] = ()
-    #: The Nimbuses that have held a lost one in its newest version, sorted.
+    #: The Nimbuses that have held a lost blob in its newest version, sorted.
     held_last_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """The actions of one round, in the order of execution."""
+    """The actions of one round."""
 
     #: The code of topologies first, small blobs first.
     fetch: tuple[BlobFetch, ...] = ()
     #: Blobs here that ZooKeeper does not list for this Nimbus.
     announce: tuple[str, ...] = ()
-    #: Those of them that ZooKeeper does not count, though a topology needs them.
+    #: Of `announce`: not counted by ZooKeeper, though a topology needs them.
     count: tuple[str, ...] = ()
     #: Blobs that ZooKeeper lists for this Nimbus and that are not here.
     withdraw: tuple[str, ...] = ()
@@ -80,7 +79,6 @@ class SyncPlan:
 
 
 def plan(snapshot: BlobSnapshot) -> SyncPlan:
-    """Return the actions that bring this Nimbus's blobs up to date."""
     needed = {key for name in snapshot.topologies for key in keys.of_topology(name)}
     fetch, announce, count, withdraw, awaited, lost = [], [], [], [], [], []
     for key in sorted(snapshot.local.keys() | snapshot.entries.keys() | needed):
@@ -152,11 +150,11 @@ def missing(snapshot: BlobSnapshot) -> dict[str, Missing]:
 def newest(
     local: BlobRecord | None, entry: BlobEntry | None, *, is_needed: bool
 ) -> BlobRecord | None:
-    """Return the version of a blob that should be here, None if there is none.
+    """Return the version of a blob that should be here, if any.
 
-    It is the newest announced one, or a newer one here that was not announced yet. A local blob
-    with another `born` is an earlier, deleted one; but the code of a topology has no earlier one,
-    so then ZooKeeper has lost the entry.
+    The newest announced version, or a newer one here that was not announced yet. A local blob with
+    another `born` is an earlier, deleted blob; but the code of a topology has no earlier one, so
+    then ZooKeeper has lost the entry.
     """
     recorded = None if entry is None else entry.record
     if local is None:

@@ -1,8 +1,7 @@
 """Uploads and downloads of blobs in chunks, as Storm's clients and other Nimbuses make them.
 
-A transfer is a session of several calls, which ends when idle for too long
-(``nimbus.blobstore.expiration.secs``). A blob is visible only after its upload has finished; of
-several uploads of one key, the first to finish wins.
+A transfer is a session of several calls, which ends after ``nimbus.blobstore.expiration.secs`` idle.
+A blob is visible only after its upload; of several uploads of one key, the first to finish wins.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from stormkeeper.state.storm.blob_records import BlobRecord
 
 T = TypeVar("T")
 
-#: Most sessions at once: each keeps a file open, and any client can begin one.
+#: Each session keeps a file open, and any client can begin one.
 MOST: Final = 256
 
 #: Storm's name for a file that will be submitted.
@@ -50,7 +49,7 @@ class _Session(Generic[T]):
 
 
 class TransferSessions(Generic[T]):
-    """Sessions by id, each with a value. Safe for many threads; calls of one session are serial.
+    """Sessions by id, each with a value. Thread-safe; calls of one session are serial.
 
     `name` is for messages; `end` is called with the value of each ended session.
     """
@@ -76,10 +75,7 @@ class TransferSessions(Generic[T]):
         return len(self._sessions)
 
     def begin(self, make: Callable[[], T]) -> str:
-        """End idle sessions, begin a session, and return its unguessable id.
-
-        Raises `CodeError` if there are too many.
-        """
+        """Begin a session, and return an unguessable id; raises `CodeError` above `most` sessions."""
         self.expire()
         with self._lock:
             if len(self._sessions) >= self._most:
@@ -95,7 +91,7 @@ class TransferSessions(Generic[T]):
     def using(self, session_id: str, *, last: bool = False) -> Iterator[T]:
         """Give a session's value to one call; the session ends after the `last` call, or an error.
 
-        Raises `TransferEndedError` if there is no such session any more.
+        Raises `TransferEndedError` if the session has ended.
         """
         with self._lock:
             session = self._sessions.get(session_id)
@@ -114,12 +110,10 @@ class TransferSessions(Generic[T]):
                 self._finish(session_id, session)
 
     def end(self, session_id: str) -> None:
-        """End a session; raises as `using`."""
         with self.using(session_id, last=True):
             pass
 
     def expire(self) -> int:
-        """End the idle sessions; return how many."""
         with self._lock:
             found = list(self._sessions.items())
         ended = 0
@@ -158,7 +152,7 @@ class TransferSessions(Generic[T]):
 
 
 class Uploads:
-    """The uploads of blobs to one Nimbus. Safe for many threads.
+    """The uploads of blobs to one Nimbus. Thread-safe.
 
     `most_bytes` limits one blob; None allows any size.
     """
@@ -180,10 +174,7 @@ class Uploads:
         )
 
     def begin_create(self, key: str, settable: bytes = b"") -> str:
-        """Begin the upload of a new blob; return the session.
-
-        Raises `InvalidBlobKeyError` for a key of topologies' code.
-        """
+        """Begin the upload of a new blob; raises `InvalidBlobKeyError` for a topology's code."""
         if keys.topology_of(keys.check(key)) is not None:
             raise InvalidBlobKeyError(
                 f"{key!r} is a name for the code of a topology, which is deleted with its topology:"
@@ -197,7 +188,6 @@ class Uploads:
         )
 
     def begin_update(self, key: str) -> str:
-        """Begin the upload of a blob's next version; return the session."""
         keys.check(key)
         base = self._publisher.base(key)
         known = self._publisher.known(key)
@@ -219,20 +209,17 @@ class Uploads:
             return self._publisher.publish(upload)
 
     def cancel(self, session: str) -> None:
-        """End an upload and delete its bytes."""
         self._sessions.end(session)
 
     def expire(self) -> int:
-        """End the idle uploads; return how many."""
         return self._sessions.expire()
 
     def close(self) -> None:
-        """End all uploads."""
         self._sessions.close()
 
 
 class Downloads:
-    """The downloads of blobs from one Nimbus, in chunks of `chunk_bytes`. Safe for many threads."""
+    """The downloads of blobs from one Nimbus, in chunks of `chunk_bytes`. Thread-safe."""
 
     def __init__(
         self,
@@ -269,19 +256,16 @@ class Downloads:
         return data
 
     def expire(self) -> int:
-        """End the idle downloads; return how many."""
         return self._sessions.expire()
 
     def close(self) -> None:
-        """End all downloads."""
         self._sessions.close()
 
 
 class Inbox:
-    """Files that Storm's clients upload before they submit a topology. Safe for many threads.
+    """Files that Storm's clients upload before they submit a topology. Thread-safe.
 
-    The submission names the location of a file. An idle upload ends
-    (``nimbus.file.copy.expiration.secs``), and an unused file is deleted
+    An idle upload ends (``nimbus.file.copy.expiration.secs``), and an unused file is deleted
     (``nimbus.inbox.jar.expiration.secs``).
     """
 
@@ -308,7 +292,6 @@ class Inbox:
                 path.unlink(missing_ok=True)
 
     def restore(self) -> None:
-        """Make the folder if it is missing."""
         with disk_errors(self.folder, "keep uploaded files"):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -320,19 +303,17 @@ class Inbox:
         return str(self.folder / f"stormjar-{session}.jar")
 
     def chunk(self, location: str, data: bytes) -> None:
-        """Append the next bytes."""
         with self._sessions.using(_session_of(location)) as draft:
             write_upload(draft, data, self._most_bytes)
 
     def finish(self, location: str) -> None:
-        """End an upload and store the file."""
         with self._sessions.using(_session_of(location), last=True) as draft:
             draft.finish()
             with disk_errors(self.folder, "keep an uploaded file"):
                 draft.path.replace(self._path(location))
 
     def take(self, location: str) -> Path:
-        """Return an uploaded file, which the caller deletes."""
+        """Return an uploaded file, which the caller deletes; raises `TransferEndedError`."""
         path = self._path(location)
         if str(path) != location or not path.is_file():
             raise TransferEndedError(
@@ -354,7 +335,6 @@ class Inbox:
                     path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """End all uploads."""
         self._sessions.close()
 
     def _path(self, location: str) -> Path:
