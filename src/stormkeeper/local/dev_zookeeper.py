@@ -189,7 +189,7 @@ class DevZooKeeper:
     def start(
         self, deadline_secs: float = 60.0, cancelled: Callable[[], bool] = lambda: False
     ) -> None:
-        """Start the server, and return when it serves; stop it if `cancelled` returns True before.
+        """Start the server; returns once clients are served, or `cancelled` returns True.
 
         Raises `EngineError` without Java, and `LocalClusterError` for any other failure; then no
         process is left.

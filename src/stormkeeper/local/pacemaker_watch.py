@@ -54,7 +54,7 @@ class ComponentCounts:
 
 @dataclass(frozen=True)
 class PulseReport:
-    """A pulse as a Pacemaker reported it; `count` includes overwritten pulses."""
+    """A pulse by a Pacemaker's report; `count` includes overwritten pulses."""
 
     worker: WorkerId
     received: float
@@ -66,7 +66,7 @@ class PulseReport:
 
 @dataclass(frozen=True)
 class PacemakerStatus:
-    """A Pacemaker and its last answer."""
+    """A Pacemaker's last answer."""
 
     address: str
     reachable: bool = False

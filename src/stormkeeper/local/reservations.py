@@ -225,7 +225,7 @@ def _remove_if_abandoned(folder: Path) -> bool:
 
 
 class Reaper:
-    """Starts the reaper process of a run, and ends it with the run."""
+    """The reaper process of a run, from the run's begin to the end."""
 
     def __init__(self, folder: RunFolder, mark: str) -> None:
         # A session of its own: the reaper must not hold the terminal open.

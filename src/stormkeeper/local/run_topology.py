@@ -1,4 +1,4 @@
-"""The topology of a run: its submission, its status at Nimbus, its workers and their end.
+"""The topology of a run: submission, status at Nimbus, workers and the end.
 
 The steps are those of ``storm submit``, during the cluster's start, but no packages are installed:
 a run uses those of ``storm``'s Python. A worker's log has its standard output and standard error. A
@@ -191,7 +191,7 @@ def end_topology(
     stop_supervisors: Callable[[], None],
     note: Callable[[str], None],
 ) -> None:
-    """End a topology after the running batches; kill its workers after `grace_secs`.
+    """End a topology after the running batches; kill workers after `grace_secs`.
 
     `stop_supervisors` ends the supervisors, which would start workers again.
     """

@@ -88,7 +88,7 @@ class Picture:
     is_last: bool = False
 
     def status(self, seen: WorkerPulses) -> str:
-        """Return a worker's status; its last pulse reports completion before the table does."""
+        """Return a worker's status; the last pulse reports completion before the table does."""
         return COMPLETED if seen.completed else self.statuses.get(seen.worker, "")
 
 

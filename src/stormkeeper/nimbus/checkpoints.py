@@ -185,7 +185,7 @@ def ended(
 
 
 def removed(record: Checkpoints, supervisors: Collection[str]) -> Checkpoints:
-    """Return checkpoints with the supervisors that remove them; for shared ones any.
+    """Return checkpoints with supervisors for the removal: any if the checkpoints are shared.
 
     Supervisors that used shared checkpoints come first: a writer may be left there.
     """
@@ -209,7 +209,7 @@ def due(
     now_ms: int,
     retention_secs: float | None,
 ) -> Checkpoints | None:
-    """Return the changed record of checkpoints whose retention is over; None: unchanged.
+    """Return the changed record of checkpoints after the retention; None: unchanged.
 
     Another supervisor is named if all that should remove shared checkpoints are gone.
     """

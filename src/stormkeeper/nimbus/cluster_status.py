@@ -1,4 +1,4 @@
-"""The status of a Nimbus, and of the cluster that it leads: for log, metrics and health."""
+"""The status of a Nimbus and, if leading, of the cluster: for log, metrics and health."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionChanged:
-    """The connection to the store, or its session, changed."""
+    """The connection to the store, or the session, changed."""
 
     is_connected: bool
 
@@ -76,9 +76,9 @@ class StoreFailed:
 class Checked:
     """Answer to `Check`."""
 
-    #: Topologies whose code another Nimbus has and this one lacks.
+    #: Topologies whose code only other Nimbuses have.
     lacking: frozenset[str] = frozenset()
-    #: Topologies that a Java Nimbus leads, and that must not be taken over.
+    #: Java's topologies, which must not be taken over.
     foreign: frozenset[str] = frozenset()
     #: Whether this Nimbus cannot write to its disk, and another in the queue can.
     yields: bool = False
@@ -184,7 +184,7 @@ NEVER: Final = float("inf")
 #: quarter of the timeout early. The rest is for clocks that differ in speed.
 LEASE_SHARE: Final = 2 / 3
 
-#: Looks at the idle queue per session timeout, to renew the lease, and the longest interval.
+#: Looks per session timeout, to renew the lease, and their longest interval.
 LOOKS_PER_TIMEOUT: Final = 6
 LOOK_SECS: Final = 5.0
 
@@ -195,8 +195,7 @@ HESITATION_SECS: Final = 30.0
 FETCHES: Final = 3
 FETCH_PAUSE_SECS: Final = 5.0
 
-#: Pauses in seconds: after a check that found Java's topologies, or a failing disk; after a failure
-#: to lead; first and longest after other failures.
+#: Pauses after a check (Java's topologies, failing disk), a failure to lead, and other failures.
 FOREIGN_PAUSE_SECS: Final = 10.0
 DISK_PAUSE_SECS: Final = 10.0
 UNFIT_PAUSE_SECS: Final = 10.0

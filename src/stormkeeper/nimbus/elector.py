@@ -116,7 +116,7 @@ class Elector:
         return nimbus
 
     def close(self) -> None:
-        """Leave the queue, depose this Nimbus if it leads, and end the threads.
+        """Leave the queue, depose a leading Nimbus, and end the threads.
 
         Takes at most ten seconds; about one without the store: then the lock ends with the session,
         which must be closed, too. Callbacks may call this.

@@ -37,7 +37,7 @@ _DONE: Final = "completed"
 STATES: Final = (RUNNING, STARTING, WAITING, STUCK, CRASHING, FAILED)
 
 _LONG_BATCH_SECS: Final = 20
-#: Seconds that a worker has to run after a single crash to count as running.
+#: After a single crash a worker counts as running this late.
 _PROVEN_SECS: Final = 30
 _LONGEST: Final = 160
 

@@ -1,4 +1,4 @@
-"""A Nimbus as a candidate: conditions of leading, the begin and end of leading, and its disk.
+"""A Nimbus as a candidate: conditions of leading, the begin and end of leading, and the disk.
 
 The conditions are complete code, a writable disk, and no topologies of a Java Nimbus: our leaders
 write ``leader_epoch`` (field 1000) into every ``StormBase``, and Storm's drop it. A Nimbus's record
@@ -25,7 +25,7 @@ from stormkeeper.thrift.records import StormBase
 
 log = logging.getLogger(__name__)
 
-#: Longest fetch of code in seconds; slow peers are given up long before.
+#: For a fetch of code; slow peers are given up long before.
 FETCH_SECS: Final = 600.0
 
 #: Seconds between two probes of the disk; every fifth probe writes.

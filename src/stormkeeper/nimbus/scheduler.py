@@ -264,7 +264,7 @@ class Scheduler:
 
 
 class _Rounds:
-    """The rounds of one leadership: their thread and watches."""
+    """The rounds of a leadership, with thread and watches."""
 
     def __init__(self, leader: LeaderClusterState, once: Callable[[_Rounds], float]) -> None:
         self.leader = leader

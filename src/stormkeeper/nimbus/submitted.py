@@ -51,7 +51,7 @@ class Submitted:
     description: Description | None
 
     def spread(self, hints: Mapping[str, int]) -> Submitted:
-        """Return the topology with other parallelism of components, as by a rebalance."""
+        """Return the topology with other parallelism, as by a rebalance."""
         if self.description is None:
             return self
         description = with_parallelism(self.description, hints)
@@ -191,7 +191,7 @@ def decode_conf(data: bytes) -> dict[str, Any]:
 
 
 def topology_value(key: str, own: Mapping[str, Any]) -> Any:
-    """Return a saved configuration's value as its key's type; raises `ConfigError`."""
+    """Return a saved configuration's value as the key's type; raises `ConfigError`."""
     try:
         return SCHEMA[key].convert(own[key])
     except ConfigError as error:
@@ -238,7 +238,7 @@ class TopologyCache:
     def topologies(
         self, snapshot: ClusterSnapshot, texts: Mapping[str, str]
     ) -> dict[str, CachedTopology]:
-        """Return the snapshot's topologies whose code is on this Nimbus."""
+        """Return the snapshot's topologies with code on this Nimbus."""
         for gone in self._cached.keys() - snapshot.bases.keys():
             del self._cached[gone]
         found = {}

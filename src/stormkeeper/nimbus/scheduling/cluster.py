@@ -90,11 +90,11 @@ class Topology:
     id: str
     status: TopologyStatus = TopologyStatus.ACTIVE
     queries: tuple[str, ...]
-    #: The most workers: ``topology.workers``, or as rebalanced since.
+    #: At most: ``topology.workers``, or as rebalanced.
     workers: int = 1
     memory_mb: float = 0
     launched_at: float = 0
-    #: Whether every machine reaches its checkpoints. Else a query stays on its first machine.
+    #: Whether every machine reaches its checkpoints; else queries stay on their first machine.
     is_shared: bool = False
     #: By query, the machine (supervisor id) that has the checkpoint.
     homes: Mapping[str, str] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Topology:
         return self.due_at is not None and self.due_at <= now
 
     def is_unclaimed(self, launch: Launch) -> bool:
-        """Return whether no checkpoint of a worker's queries was claimed at the read."""
+        """Return whether no checkpoint of a worker's queries was claimed."""
         return launch.tells_claims and self.claimed.isdisjoint(launch.queries)
 
     def holds_nothing(self, launch: Launch) -> bool:
@@ -200,7 +200,7 @@ def topology_from_records(
     facts: Topology,
     due_at: float | None = None,
 ) -> Topology:
-    """Return a topology; blocked if its assignment names no queries.
+    """Return a topology; blocked if the assignment names no queries.
 
     `facts` has the fields of package, conf, and nodes of the queries.
     """

@@ -1,4 +1,4 @@
-"""The plan: the leader's whole decision about the cluster as read, and the text of its reasons.
+"""The plan: the leader's whole decision about the cluster as read, and the text of the reasons.
 
 Pure: the same cluster, read in any order, gives the same plan. Actions state the desired result, so
 they are idempotent: once all are done, a plan of the same moment is empty.
@@ -23,7 +23,7 @@ from stormkeeper.topology.plan import Claim
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove a topology, or its leftovers."""
+    """Remove a topology, or leftovers."""
 
     storm_id: str
 
@@ -38,7 +38,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class FinishRebalance:
-    """End a rebalance: give the topology its status and settings (`Event.DO_REBALANCE`)."""
+    """End a rebalance: set the new status and settings (`Event.DO_REBALANCE`)."""
 
     storm_id: str
 

@@ -1,11 +1,11 @@
 """A topology's workers: their liveness, by heartbeats, and their fate: stay, stop or be replaced.
 
-Liveness has the rules of `stormkeeper.heartbeats.liveness` and two more. All workers of a slot
-share a path, so a pulse from before a launch proves nothing about that launch; a worker without a
-pulse of its own is judged only some time after its launch, and after this Nimbus began to watch.
-And a machine with a Pacemaker and workers may die as a whole, so that no server can vouch for the
-silence. Living workers would have moved to another Pacemaker: silence on all answering servers is
-death once the supervisor is lost, too; until then this Nimbus alone may be cut off.
+Liveness has the rules of `stormkeeper.heartbeats.liveness` and two more. Workers of a slot share a
+path, so an older pulse proves nothing about a launch: a worker without its own pulse is judged only
+some time after its launch, and after this Nimbus began to watch. And a machine may die with its
+Pacemaker and workers, so that no server vouches for their silence. Living workers would have moved
+to another Pacemaker: silence on all answering servers is death once the supervisor is lost, too;
+until then this Nimbus alone may be cut off.
 
 - **A worker stays unless proven dead**: pulses take time to return after a Pacemaker's restart, a
   change of leader or a network partition.
@@ -314,7 +314,7 @@ def _is_of_before(row: WorkerLiveness, launched: float) -> bool:
 def _beats(
     heartbeats: Heartbeats, workers: Iterable[WorkerId], now: float
 ) -> tuple[list[WorkerBeat], set[WorkerId]]:
-    """Return beats of workers, and workers whose age is only in an unread value."""
+    """Return beats, and workers with an age only in an unread value."""
     beats: list[WorkerBeat] = []
     unclear: set[WorkerId] = set()
     for worker in workers:

@@ -218,7 +218,7 @@ class ClusterCalls(CallGroup):
         """Accept and ignore metrics, as Storm's Nimbus does without a metrics store."""
 
     def _check_zookeeper(self) -> None:
-        """Raise an error before the client gives up, if ZooKeeper is not reached."""
+        """Raise an error without ZooKeeper, before the client gives up."""
         state, until = self._context.storm.state, time.monotonic() + _RECONNECT_SECS
         while state.connection is not ConnectionState.CONNECTED:
             if time.monotonic() >= until:
@@ -263,7 +263,7 @@ def supervisor_summary(
     return SupervisorSummary(
         host=info.hostname,
         uptime_secs=seconds(info.uptime_secs or 0),
-        # Storm's own supervisors cannot run our queries, so none of their slots is free.
+        # Storm's own supervisors have no free slot for our queries.
         num_workers=len(info.meta or ()) if is_ours else used_workers,
         num_used_workers=used_workers,
         supervisor_id=supervisor_id,

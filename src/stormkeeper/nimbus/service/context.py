@@ -1,4 +1,4 @@
-"""The parts of a Nimbus for the calls of its service, and the base of all groups of calls."""
+"""The parts of a Nimbus for the calls of the service, and the base of all groups of calls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from stormkeeper.thrift.nimbus import (
 )
 from stormkeeper.thrift.records import StormBase
 
-#: Most submissions at once: each blocks a thread of the service while its code is copied.
+#: Most submissions at once: each blocks a thread while its code is copied.
 MOST: Final = 16
 
 
@@ -86,7 +86,7 @@ class Submissions:
                 self._continued.discard(checkpoints)
 
     def new_id(self, name: str, now: float) -> str:
-        """Return a new topology id for a submission in progress; `now` is in seconds since 1970."""
+        """Return a submission's new topology id; `now` is in seconds since 1970."""
         storm_id = f"{name}-{next(self._counter)}-{int(now)}"
         with self._lock:
             self._ids[name] = storm_id

@@ -1,4 +1,4 @@
-"""Checks of submissions: a topology, alone and against its package, and its conf; pure.
+"""Checks of submissions: a topology, alone and against the package, and the conf; pure.
 
 Messages are Storm's where Storm's Nimbus has the check. In addition the topology's record, which is
 displayed, must match the package, which runs.
@@ -118,7 +118,7 @@ def _check_inputs(components: Mapping[str, ComponentCommon]) -> None:
 
 
 def check_package(topology: StormTopology, description: Description) -> None:
-    """Check that a valid topology matches the package's description, and its number of tasks."""
+    """Check that a valid topology matches the package's description, and the number of tasks."""
     recorded = {
         id_: (
             "spout" if id_ in topology.spouts else "bolt",
@@ -267,7 +267,7 @@ def saved_conf(
     principal: str,
     user: str,
 ) -> dict[str, Any]:
-    """Return a topology's conf to save: the cluster's defaults below its own values.
+    """Return a topology's conf to save: the cluster's defaults below the topology's values.
 
     Without authentication, `principal` is '' and `user` the operating system's.
     """

@@ -113,7 +113,7 @@ class ViewReader:
         *,
         only: str | None = None,
     ) -> list[View]:
-        """Return views of topologies; `only` is the topology whose heartbeats are read, or all."""
+        """Return views of topologies; heartbeats are read of the topology `only`, or of all."""
         codes = {storm_id: keys.of_topology(storm_id)[1] for storm_id in bases}
         holders = self._context.storm.blob_holders(list(codes.values()))
         texts, now = self._context.sched_status(), self._context.clock()
