@@ -62,8 +62,8 @@ class Download(NamedTuple):
 class Peer(Protocol):
     """A source of blobs, with two calls of Nimbus's Thrift service.
 
-    Each call raises `PeerUnavailableError` without an answer in time, and `PeerError` without the
-    blob.
+    Each call raises `PeerUnavailableError` without an answer in time, and `PeerError` for a refusal
+    or a missing blob.
     """
 
     def begin_blob_download(self, key: str, offset: int, timeout_secs: float) -> Download:
@@ -261,8 +261,8 @@ def deliver(
 ) -> list[Path]:
     """Put the newest code of a topology into a folder, all or nothing; return the files.
 
-    A hidden folder beside it gathers the files, survives a failure, and is then renamed. One process
-    at a time may deliver to a folder. Raises `BlobNotFoundError` if no Nimbus ever had the
+    A hidden folder beside it gathers the files, survives a failure, and is then renamed. One
+    process at a time may deliver to a folder. Raises `BlobNotFoundError` if no Nimbus ever had the
     code, `PeerError` if no live Nimbus can send it.
     """
     keys.check(topology_id)

@@ -1,7 +1,8 @@
 """Uploads and downloads of blobs in chunks, as Storm's clients and other Nimbuses make them.
 
-A transfer is a session of several calls, which ends after ``nimbus.blobstore.expiration.secs`` idle.
-A blob is visible only after its upload; of several uploads of one key, the first to finish wins.
+A transfer is a session of several calls, which ends after ``nimbus.blobstore.expiration.secs``
+idle. A blob is visible only after its upload; of several uploads of one key, the first to finish
+wins.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class TransferSessions(Generic[T]):
         return len(self._sessions)
 
     def begin(self, make: Callable[[], T]) -> str:
-        """Begin a session, and return an unguessable id; raises `CodeError` above `most` sessions."""
+        """Begin a session; return an unguessable id. Raises `CodeError` above `most` sessions."""
         self.expire()
         with self._lock:
             if len(self._sessions) >= self._most:
