@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 #: Longest sleep of a thread, in seconds: then a missed event is noticed.
 BACKSTOP_SECS: Final = 5.0
 
-#: Longest time in seconds for `Elector.close` to give up the lock and depose the Nimbus.
+#: For `Elector.close` to give up the lock and depose the Nimbus.
 CLOSE_SECS: Final = 10.0
 
 #: The same without ZooKeeper: calls end by their own deadline, and locks with the session.

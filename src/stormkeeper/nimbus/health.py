@@ -37,7 +37,7 @@ _DONE: Final = "completed"
 STATES: Final = (RUNNING, STARTING, WAITING, STUCK, CRASHING, FAILED)
 
 _LONG_BATCH_SECS: Final = 20
-#: After a single crash a worker counts as running this late.
+#: After a single crash a worker counts as running only then.
 _PROVEN_SECS: Final = 30
 _LONGEST: Final = 160
 

@@ -68,13 +68,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Pauses between attempts to reach ZooKeeper at the start, in seconds.
+#: Between attempts to reach ZooKeeper at the start.
 _RETRY_SECS: Final = 2.0
 _POLL_SECS: Final = 0.2
 
 _LOOK_SECS: Final = 3600.0
 
-#: Seconds at the end for calls in progress, and for clients to read the answers.
+#: At the end, for calls in progress, and for clients to read the answers.
 DRAIN_SECS: Final = 5.0
 
 

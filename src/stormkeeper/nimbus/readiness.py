@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 #: For a fetch of code; slow peers are given up long before.
 FETCH_SECS: Final = 600.0
 
-#: Seconds between two probes of the disk; every fifth probe writes.
+#: Between two probes of the disk; every fifth writes.
 LOOK_SECS: Final = 1.0
 LOOKS_PER_WRITE: Final = 5
 
-#: Seconds after which an unfinished probe means a failing disk.
+#: An unfinished probe means a failing disk then.
 HANG_SECS: Final = 20.0
 
 

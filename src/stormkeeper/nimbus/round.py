@@ -48,7 +48,6 @@ class Timeouts:
     monitor: float
     #: A worker's time until its first heartbeat.
     launch: float
-    #: Ages at which a worker is late and dead.
     limits: LivenessLimits
     #: How long a removed topology's leftovers and checkpoints (None: for ever) stay.
     kept: float

@@ -48,11 +48,11 @@ log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
-#: Longest waits in seconds: of `end` for a round, and of a call for a leadership about to begin.
+#: Of `end` for a round; of a call for a leadership about to begin.
 _END_SECS: Final = 5.0
 _BEGIN_SECS: Final = 5.0
 
-#: Pause in seconds between a change and its round: a caller writes several changes at once.
+#: Between a change and its round: a caller writes several changes at once.
 _SETTLE_SECS: Final = 0.02
 
 

@@ -52,11 +52,11 @@ from stormkeeper.thrift.nimbus import (
 )
 from stormkeeper.thrift.records import Assignment, NimbusSummary, SupervisorInfo
 
-#: How long a call waits for a lost ZooKeeper, in seconds: less than a client waits.
+#: For a lost ZooKeeper to return: less than a client waits.
 _RECONNECT_SECS: Final = 2.0
 _POLL_SECS: Final = 0.05
 
-#: Longest wait for a shared read, in seconds: longer than a read's own deadlines.
+#: For a shared read: longer than a read's own deadlines.
 _SHARED_READ_SECS: Final = 60.0
 
 _NO_VERSION: Final = "VERSION_NOT_PROVIDED"
@@ -158,10 +158,7 @@ class ClusterCalls(CallGroup):
         return owner_summaries(self.getTopologySummaries(), owner)
 
     def getTopologyHistory(self, user: str | None, /) -> TopologyHistoryInfo:
-        """Return the ids of present and past topologies, of a user or of all users.
-
-        As in Storm, a Nimbus knows only past topologies that it removed itself.
-        """
+        """Return the ids of present topologies and, as in Storm, of topologies removed here."""
         bases = self._context.storm.storm_bases()
         living = [id_ for id_, base in bases.items() if not user or base.owner == user]
         return TopologyHistoryInfo(list(dict.fromkeys([*living, *self._context.removed(user)])))
