@@ -54,10 +54,10 @@ def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) ->
 
 
 def heartbeat_sender(conf: Conf) -> HeartbeatSender:
-    """Connect to the store of heartbeats alone, for a worker, without ZooKeeper if possible.
+    """Return the sender of a worker's heartbeats, which needs no ZooKeeper with Pacemakers.
 
-    With Pacemaker it authenticates only if ``pacemaker.auth.writes`` is true, and cannot read from
-    a Pacemaker that authenticates readers.
+    With Pacemakers the sender authenticates only if ``pacemaker.auth.writes`` is true; otherwise it
+    cannot read from a Pacemaker that authenticates readers.
     """
     return (
         pacemaker_sender(conf)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
+from stormkeeper.pacemaker.server.client_session import ClientSession
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
     ChangesRequest,
@@ -185,6 +186,36 @@ def test_no_engine_has_a_way_around_the_session(engine, frames):
         assert answer.type == MessageType.NOT_AUTHORIZED or answer.type - 1 in (4, 12)
     assert SECRET not in answers
     assert b"instance" not in answers
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rule_by_address_is_asked_without_authentication(engine, monkeypatch):
+    def authorise(session, payload):
+        assert (session.address, decode(payload).pulse) == (ADDRESS[0], Pulse(PATH, b"new"))
+        return encode(Message(MessageType.NOT_AUTHORIZED, 7))
+
+    async def answers():
+        rig = Rig(engine, lambda: sessions.open(*ADDRESS))
+        sessions, store, _ = new_sessions(index=rig.index)
+        async with rig:
+            store.put(PATH.encode(), SECRET)
+            client = rig.connect()
+            await client.send(encode(WRITES["SEND_PULSE"]))
+            client.socket.shutdown(socket.SHUT_WR)
+            return await client.receive_all(), store.index.get(PATH.encode())
+
+    monkeypatch.setattr(ClientSession, "writes_unasked", property(lambda _: False))
+    monkeypatch.setattr(ClientSession, "_authorise", authorise)
+    frames, stored = asyncio.run(answers())
+    assert [decode(frame) for frame in PacemakerFrameSplitter().feed(frames)] == REFUSED
+    assert stored == SECRET
+
+
+def test_authentication_is_refused_with_a_remedy_if_a_rule_is_asked(monkeypatch):
+    monkeypatch.setattr(ClientSession, "writes_unasked", property(lambda _: False))
+    sessions, _, _ = new_sessions()
+    with pytest.raises(RemoteProtocolError, match=r"this server has NONE"):
+        ask(sessions.open(*ADDRESS), HELLO)
 
 
 def test_a_wrong_password_ends_the_connection_and_opens_nothing(caplog):

@@ -7,7 +7,7 @@ only:
 
 - An overwrite of an existing pulse and a GET_PULSE of an existing pulse, in the exact shapes, are
   answered without Python while the session's `writes_unasked` or `reads_unasked` is true. All other
-  requests go to the session. A limit on the size of pulses is checked in `overwrite`.
+  requests go to the session. A limit on the size of a pulse would have to be checked in `overwrite`.
 - All channels share one input and one output buffer. A channel has memory of its own only for a
   partial frame, waiting requests, or answers that the client did not take.
 - A large value is sent from the store without copying. A large value is received into its final
@@ -127,7 +127,7 @@ for _kind in range(KINDS):
     IS_SHORT[_kind] = b"\x08\x00\x01\x00\x00\x00" + bytes([_kind]) in rules.SHORT
 del _kind
 
-# The exact shapes of wire.messages: i32 type, struct data, then a path, or a pulse and its id.
+# The exact shapes of wire.decoder: i32 type, struct data, then a path, or a pulse and its id.
 cdef const char *TYPE = b"\x08\x00\x01\x00\x00\x00"
 cdef const char *TO_PATH = b"\x0c\x00\x02\x0b\x00\x01"
 cdef const char *TO_PULSE_ID = b"\x0c\x00\x02\x0c\x00\x02\x0b\x00\x01"

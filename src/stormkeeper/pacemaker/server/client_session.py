@@ -1,10 +1,10 @@
 """Sessions of clients: authentication, permissions, and log lines per client; without I/O.
 
-The compiled engine reads and overwrites pulses by itself while `reads_unasked` and `writes_unasked`
-are true. A further rule by client or address is checked in `_authorise`, and makes these false for
-the clients that the rule concerns.
+The compiled engine reads pulses by itself while `reads_unasked` is true, and overwrites pulses
+while `writes_unasked` is true. To add a rule by client or address, check the rule in `_authorise`
+and make these properties false for the clients that the rule concerns.
 
-- A request that is not a known write is a read, also of the reserved path.
+- Every request except the known writes needs the permission to read, even for the reserved path.
 - A failed or abandoned authentication is logged and ends the connection.
 - Only the first refusal of a client is logged, and the lines per address are limited.
 - Stormkeeper's clients send EXISTS of the reserved path on a separate connection before they
@@ -255,7 +255,7 @@ class ClientSession:
         A `RemoteProtocolError` ends the connection after the earlier answers.
         """
         try:
-            if not self._is_open_to_everyone():
+            if not self._is_unasked:
                 answer = self._authorise(payload)
                 if answer is not None:
                     return answer
@@ -343,8 +343,10 @@ class ClientSession:
     def _is_authenticating(self) -> bool:
         return self._authentication is not None and self.authorization_id is None
 
-    def _is_open_to_everyone(self) -> bool:
-        return self._sessions.policy.mechanism is None and self.may_read and self.may_write
+    @property
+    def _is_unasked(self) -> bool:
+        is_open = self._sessions.policy.mechanism is None
+        return is_open and self.reads_unasked and self.writes_unasked
 
     def _authorise(self, payload: bytes) -> bytes | None:
         """Answer an authentication, or refuse a request; None if permitted."""
@@ -354,7 +356,8 @@ class ClientSession:
         else:
             message = decode_request(payload)
             if message.type in AUTHENTICATING:
-                return self._converse(message)
+                # Without a mechanism the request handler refuses, with a remedy.
+                return self._converse(message) if self._sessions.policy.mechanism else None
             kind = -1 if message.type is None else message.type
             message_id = -1 if message.message_id is None else message.message_id
             path = (message.path or "").encode("utf-8", "surrogateescape")
