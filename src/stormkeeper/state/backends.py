@@ -1,4 +1,4 @@
-"""The back ends of the cluster's state: ZooKeeper, and for heartbeats nodes or Pacemakers."""
+"""Back ends of the cluster's state: ZooKeeper, and for heartbeats nodes or Pacemakers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stormkeeper.heartbeats.stores import (
 from stormkeeper.paths import WORKERBEATS
 from stormkeeper.state.storage import ClusterState, ConnectionState, NodeData, Role, StateWriter
 
-#: Values of ``storm.cluster.state.store``: Storm's classes, and an older name of its Pacemaker
+#: Values of ``storm.cluster.state.store``: Storm's classes, and an older name of the Pacemaker
 #: store.
 ZOOKEEPER_STORE: Final = "org.apache.storm.cluster.ZKStateStorageFactory"
 PACEMAKER_STORES: Final = (
@@ -32,20 +32,19 @@ PACEMAKER_STORES: Final = (
     "org.apache.storm.pacemaker.pacemaker_state_factory",
 )
 
-#: The server's name in `Heartbeats.coverage`.
 ZOOKEEPER: Final = "zookeeper"
 
-#: Depth of a heartbeat's path: ``/workerbeats/<storm id>/<node>-<port>``.
+#: ``/workerbeats/<storm id>/<node>-<port>``.
 _DEPTH: Final = 3
 
 
 def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) -> ClusterState:
     """Connect to ZooKeeper, the store of everything but heartbeats.
 
-    With `read_only` nothing is made, not even an absent root (`NoNodeError`). Raises `ConfigError`,
+    `read_only` makes no node, not even an absent root (`NoNodeError`). Raises `ConfigError`,
     `StateAuthenticationError`, or `StateUnavailableError` if no server answered.
     """
-    # kazoo is loaded only where ZooKeeper is used.
+    # Loads kazoo only where ZooKeeper is used.
     from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings  # noqa: PLC0415
     from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState  # noqa: PLC0415
 
@@ -89,13 +88,12 @@ class _NodeAges:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self._lock = threading.Lock()
-        #: The change (mzxid) of each node, and when a read first saw that change.
+        #: Change (mzxid) of each node, and when a read first saw that change.
         self._seen: dict[str, tuple[int, float]] = {}
         #: Start of the time without a gap; None before the first read and in a gap.
         self._since: float | None = None
 
     def record(self, nodes: Mapping[str, NodeData | None], *, connected: bool) -> dict[str, float]:
-        """Record nodes that were just read; return ages in seconds."""
         now = self.clock()
         ages = {}
         with self._lock:
@@ -112,14 +110,13 @@ class _NodeAges:
         return ages
 
     def forget_all_but(self, left: Collection[str], top: str) -> None:
-        """Forget nodes at and below `top` but those `left`."""
         with self._lock:
             for gone in self._seen.keys() - left:
                 if paths.is_at_or_below(gone, top):
                     del self._seen[gone]
 
     def horizon_secs(self, began: float) -> float:
-        """Return the seconds without a gap before a read began."""
+        """Return the time without a gap before a read."""
         with self._lock:
             return 0.0 if self._since is None else max(0.0, began - self._since)
 
@@ -133,10 +130,9 @@ class _NodeAges:
 class NodeHeartbeats:
     """A `HeartbeatStore` over nodes, for clusters without Pacemaker. Safe for many threads.
 
-    ZooKeeper does not tell a node's age. So a heartbeat's age is the time since this reader saw its
-    node change, and 0 at first sight. The horizon restarts after a lost connection: without a
-    quorum no worker can beat. `remover` deletes nodes, by default the session, which is closed with
-    this.
+    ZooKeeper reports no ages: a heartbeat's age counts from the last change that this reader saw,
+    from 0 at first sight. The horizon restarts after a lost connection: without a quorum no worker
+    can beat. `remover` deletes nodes; by default the session, which `close` closes.
     """
 
     def __init__(
@@ -154,15 +150,12 @@ class NodeHeartbeats:
             store.add_listener(self._ages.gap)
 
     def removed_by(self, remover: StateWriter) -> NodeHeartbeats:
-        """Return the same heartbeats, which `remover` removes."""
         return NodeHeartbeats(self._store, remover=remover, ages=self._ages)
 
     def beat(self, path: str, value: bytes) -> None:
-        """See `HeartbeatSender.beat`."""
         self._store.set_data(path, value)
 
     def read(self, path: str) -> Heartbeat | None:
-        """See `HeartbeatReader.read`."""
         return self.read_each([path]).get(path)
 
     def read_all(
@@ -172,7 +165,6 @@ class NodeHeartbeats:
         values: bool = False,
         hurried: bool = False,  # noqa: ARG002 - no effect on ZooKeeper
     ) -> Heartbeats:
-        """See `HeartbeatReader.read_all`; nodes come with their values."""
         began = self._ages.clock()
         with self._gap_on_failure():
             found = self._read(self._workers(paths.check(path)), values=values)
@@ -187,23 +179,19 @@ class NodeHeartbeats:
         return Heartbeats(found, {ZOOKEEPER: coverage})
 
     def read_each(self, paths: Collection[str]) -> dict[str, Heartbeat]:
-        """See `HeartbeatReader.read_each`."""
         with self._gap_on_failure():
             return self._read(list(paths), values=True)
 
     def names(self, path: str = WORKERBEATS) -> list[str]:
-        """See `HeartbeatReader.names`."""
         try:
             return self._store.get_children(path)
         except NoNodeError:
             return []
 
     def remove(self, path: str) -> None:
-        """See `HeartbeatReader.remove`."""
         self._remover.delete_node(path)
 
     def close(self) -> None:
-        """See `HeartbeatReader.close`."""
         self._store.remove_listener(self._ages.gap)
         self._store.close()
 

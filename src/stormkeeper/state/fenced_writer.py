@@ -1,9 +1,8 @@
 """A leader's writes, each applied only while the leader's lock exists.
 
-A process that was stopped or cut off for longer than its session believes that it still leads,
-while another process does. So every write of a leader is a transaction whose first operation checks
-that the lock node exists, untouched: the store applies both or neither. Nothing depends on what the
-process believes, or on how long an answer takes.
+A process that was stopped or cut off for longer than its session still believes that it leads,
+while another process does. So every write's transaction begins with a check that the lock node
+exists, untouched.
 """
 
 import time
@@ -36,28 +35,27 @@ from stormkeeper.state.storage import (
     StateWriter,
 )
 
-#: Attempts at a write while other sessions make and delete nodes in its way.
+#: Attempts beside other sessions' changes.
 ROUNDS: Final = 20
 
-#: Deletions in one transaction, and bytes of their paths: far below ZooKeeper's limit for a request
-#: (1 MiB), and short enough to delay no other write.
+#: Deletions in one transaction, and bytes of paths: far below ZooKeeper's 1 MiB, and short enough
+#: to delay no other write.
 BATCH: Final = 250
 BATCH_BYTES: Final = 256 * 1024
 
 #: Seconds for which `FencedWriter.delete_node` repeats lost steps.
 DELETE_SECS: Final = 60.0
 
-#: The version of a lock that is not revoked.
+#: Version of a lock that is not revoked.
 _UNTOUCHED: Final = 0
 
 
 class FencedWriter(StateWriter):
     """A leader's `StateWriter`, whose constructor verifies `fence`. Safe for many threads.
 
-    When the lock is gone or revoked, every write raises `NotLeaderError`, for ever; the step that
-    raised it wrote nothing. It does not tell whether an earlier write with an unknown outcome was
-    applied: read again. `session` serves the reads. `batch` is the most nodes that one transaction
-    deletes.
+    When the lock is gone or revoked, every write raises `NotLeaderError`, for ever. The failed step
+    wrote nothing, but an earlier write with an unknown outcome may have: read again. `session`
+    serves the reads. `batch` is the most deletions in one transaction.
     """
 
     def __init__(
@@ -76,7 +74,6 @@ class FencedWriter(StateWriter):
         self._clock = clock
 
     def commit(self, operations: Sequence[Operation]) -> list[Result]:
-        """See `StateWriter.commit`; indexes leave out the lock's check."""
         try:
             return self.session.commit([self._lock_check, *operations])[1:]
         except TransactionError as error:
@@ -91,7 +88,6 @@ class FencedWriter(StateWriter):
             raise error.reason from error
 
     def set_data(self, path: str, data: bytes, *, workers_digest: str | None = None) -> None:
-        """See `StateWriter.set_data`."""
         for _ in range(ROUNDS):
             try:
                 self.commit([SetData(path, data)])
@@ -105,14 +101,13 @@ class FencedWriter(StateWriter):
         raise _contended("write", path)
 
     def mkdirs(self, path: str, *, workers_digest: str | None = None) -> None:
-        """See `StateWriter.mkdirs`."""
         self._create(Create(path, DIRECTORY, workers_digest=workers_digest), parent=b"")
 
     def delete_node(self, path: str) -> None:
-        """See `StateWriter.delete_node`.
+        """Delete a node and everything below.
 
-        Nodes below are deleted in batches, each one transaction. After a lost answer the rest is
-        listed anew and deleted, for a minute.
+        Nodes below go in batches, each one transaction. After a lost answer the rest is listed anew
+        and deleted, for a minute.
         """
         if paths.check(path) == "/":
             raise InvalidPathError("the root of the cluster's state is not deleted")
@@ -166,7 +161,7 @@ class FencedWriter(StateWriter):
         raise _contended("create", node.path)
 
     def _delete_all(self, nodes: Sequence[str]) -> NoNodeError | NotEmptyError | None:
-        """Delete nodes in one step; return a refusal that other sessions caused."""
+        """Delete nodes in one step; return a refusal by other sessions' changes."""
         try:
             self.commit(list(map(Delete, nodes)))
         except TransactionError as error:

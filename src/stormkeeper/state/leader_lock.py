@@ -1,14 +1,13 @@
 """The leader's lock: the queue of candidates, and the fence of the first.
 
-A lock is an ephemeral node below ``/leader-lock`` that is never made twice: its name has a GUID and
-a number, as Curator's, by which Storm's Nimbuses queue. We order locks by the changes that created
-them (zxids):
+A lock is an ephemeral node below ``/leader-lock``, never made twice, named by a GUID and a number,
+as in Curator; Storm's Nimbuses queue by the number. Here the creation zxid orders locks:
 
 - A later lock has a greater zxid, so no lock gets in before another, and epochs grow.
-- An outdated list of locks lacks none that is before a lock in it.
+- An outdated list lacks no lock before a listed lock.
 
-The number in a name has 32 bits, restarts when ``/leader-lock`` is made anew, and an operator can
-give a node any name.
+The number has 32 bits and restarts when ``/leader-lock`` is made anew, and an operator can give a
+node any name.
 """
 
 import re
@@ -28,20 +27,19 @@ from stormkeeper.errors import (
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.storage import ClusterState, NodeData, StateReader
 
-#: Between GUID and number: Curator's name for a leader latch.
+#: Curator's name for a leader latch, between GUID and number.
 _LATCH: Final = "-latch-"
 
-#: Names of locks. ZooKeeper's number has at least ten characters, and a sign once it has wrapped.
+#: ZooKeeper's number has at least ten characters, and a sign once it has wrapped.
 _NAME: Final = re.compile(r"(?:.*-)?latch-(?P<number>[0-9]{10}|-[0-9]{9,10})")
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Names the lock by which a leader writes."""
+    """The lock by which a leader writes."""
 
-    #: Where the lock is, or was.
     path: str
-    #: The lock's creation zxid, which grows with every leadership.
+    #: Creation zxid: grows with every leadership.
     epoch: int
 
 
@@ -50,38 +48,37 @@ class Lock:
     """A place in the queue."""
 
     path: str
-    #: The change that made the node (creation zxid).
+    #: Creation zxid.
     created: int
 
     session_id: int
-    #: The node's value at creation: the holder.
+    #: The node's value at creation.
     holder: bytes
-    #: Whether the value was set since: a revoked lock keeps its place, and lets no write through.
+    #: Value set since: a revoked lock keeps its place, and lets no write through.
     revoked: bool = False
 
     @property
     def nimbus(self) -> NimbusId | None:
-        """The holder as a Nimbus, None if the value is no Nimbus id."""
+        """The holder, None if the value is no Nimbus id."""
         return paths.parse_nimbus_id(self.holder.decode(errors="replace"))
 
     @property
     def fence(self) -> Fence:
-        """The fence with which the holder writes once the lock is the first."""
         return Fence(self.path, self.created)
 
 
 def take(state: ClusterState, holder: bytes = b"") -> Lock:
-    """Make a lock of this session, the last in the queue; `holder` is a Nimbus's `NimbusId`.
+    """Make a lock of this session, the last in the queue; `holder` is a `NimbusId`.
 
-    After `OutcomeUnknownError` there may be a lock, which may become the first until the session
-    ends: look for the session's locks, or end the session, before taking another. Raises
-    `NotLeaderError` if the lock is gone already.
+    After `OutcomeUnknownError` a lock may exist, and become the first until the session ends: look
+    for the session's locks, or end the session, before taking another. Raises `NotLeaderError` if
+    the lock is gone already.
     """
     prefix = f"{paths.LEADER_LOCK}/_c_{uuid.uuid4()}{_LATCH}"
     try:
         path = state.create_sequential(prefix, holder)
     except OutcomeUnknownError as error:
-        # A second lock would leave the first one without an owner that deletes it.
+        # A second lock would leave the first without an owner to delete it.
         path = _find(state, prefix, error)
     try:
         stat = state.get_stat(path)
@@ -90,7 +87,7 @@ def take(state: ClusterState, holder: bytes = b"") -> Lock:
         try:
             state.delete_node(path)
         except StateUnavailableError:
-            # The read's own error would claim that nothing was sent, and so that there is no lock.
+            # The read's own error would claim that nothing was sent: no lock.
             raise OutcomeUnknownError(
                 f"the lock {path} was made, and could be neither read nor deleted: {error}"
             ) from error
@@ -103,7 +100,6 @@ def take(state: ClusterState, holder: bytes = b"") -> Lock:
 
 
 def give_up(state: ClusterState, lock: Lock) -> None:
-    """Delete the lock, and so end the holder's writes."""
     state.delete_node(lock.path)
 
 
@@ -115,12 +111,12 @@ def queue(state: StateReader) -> list[Lock]:
 def before(state: StateReader, lock: Lock, watch: bool = False) -> Lock | None:
     """Return the lock right before `lock`, None if `lock` is the first.
 
-    With `watch`, leave a watch on the returned lock: when it fires, ask again. Raises
+    With `watch`, leaves a watch on the returned lock: when it fires, ask again. Raises
     `NotLeaderError` if `lock` is gone.
     """
     while True:
         ahead = predecessor(queue(state), lock)
-        # A lock that has gone meanwhile is not watched; the loop ends as there are fewer each time.
+        # Unwatched if gone meanwhile; each turn there are fewer.
         if ahead is None or not watch or state.node_exists(ahead.path, watch=True):
             return ahead
 
@@ -128,7 +124,6 @@ def before(state: StateReader, lock: Lock, watch: bool = False) -> Lock | None:
 def nodes(state: StateReader) -> dict[str, NodeData]:
     """Return the nodes below ``/leader-lock`` by name, after a sync."""
     try:
-        # The server may lag behind.
         state.sync_path(paths.LEADER_LOCK)
         return state.children_data(paths.LEADER_LOCK)
     except NoNodeError:
@@ -138,7 +133,7 @@ def nodes(state: StateReader) -> dict[str, NodeData]:
 def in_line(nodes: Mapping[str, NodeData]) -> list[Lock]:
     """Return the locks among the nodes below ``/leader-lock``, the first at the front.
 
-    A persistent node is no lock: no process would ever lead by it.
+    A persistent node is no lock.
     """
     numbered = []
     for name, (data, stat) in nodes.items():
@@ -151,7 +146,7 @@ def in_line(nodes: Mapping[str, NodeData]) -> list[Lock]:
 
 
 def predecessor(line: Sequence[Lock], lock: Lock) -> Lock | None:
-    """Return the lock right before `lock` in `line`, None if `lock` is the first.
+    """Return the lock right before `lock`, None for the first.
 
     Raises `NotLeaderError` if `lock` is not in `line`.
     """
@@ -167,10 +162,10 @@ def predecessor(line: Sequence[Lock], lock: Lock) -> Lock | None:
 
 
 def verify_fence(state: StateReader, fence: Fence) -> None:
-    """Raise `NotLeaderError`, which says why, unless this session leads by `fence`.
+    """Raise `NotLeaderError`, with the reason, unless this session leads by `fence`.
 
-    A write needs only an untouched node at the fence's path. So the path must be that of the
-    leading lock, and the epoch, which records get, the lock's own.
+    A write checks only that the node is untouched: the path must be that of the leading lock, and
+    the epoch, which records get, the lock's own.
     """
     if not isinstance(fence, Fence):
         raise TypeError(f"a leader writes by a Fence, not by a {type(fence).__name__}")
@@ -181,7 +176,6 @@ def verify_fence(state: StateReader, fence: Fence) -> None:
 
 
 def _refusal(nodes: Mapping[str, NodeData], fence: Fence, session_id: int | None) -> str | None:
-    """Return why the holder of `fence` does not lead, with advice."""
     line = in_line(nodes)
     lock = next((lock for lock in line if lock.path == fence.path), None)
     if lock is None:

@@ -1,7 +1,7 @@
 """Decodes the value of any node of Storm's layout, for people and for JSON.
 
-A node's path tells its record; the value tells the compression. No function here raises: an
-unreadable value is shown as text or as hexadecimal digits, with a note that says why.
+The path gives the record, the value the compression. Nothing raises: an unreadable value is shown
+as text or hexadecimal digits, with a note.
 """
 
 from collections.abc import Callable
@@ -22,21 +22,19 @@ from stormkeeper.thrift import readable, records
 from stormkeeper.thrift.reader import with_article
 from stormkeeper.thrift.serialization import deserialize
 
-#: Bytes of an unreadable value in one line.
 HEX_WIDTH: Final = 32
 
-#: Bytes, or characters, of an unreadable value that are shown.
+#: Bytes, or characters, shown of an unreadable value.
 SHOWN: Final = 4096
 
-#: Largest decompressed value, in bytes. A node seldom has more than 1 MiB, and a decoded record may
-#: take forty times as much memory.
+#: Decompressed bytes: nodes seldom have more than 1 MiB, and a decoded record may take forty times
+#: as much memory.
 LIMIT: Final = 32 * 1024 * 1024
 
-#: Stands for a hidden secret, and how to show it.
 HIDDEN: Final = "…"
 _HOW_TO_SHOW: Final = "are not shown without --show-secrets"
 
-#: The record of each place: first level, and depth below.
+#: By first level and depth below.
 _RECORDS: Final[dict[tuple[str, int], type[TPayload]]] = {
     (paths.ASSIGNMENTS, 1): records.Assignment,
     (paths.STORMS, 1): records.StormBase,
@@ -61,7 +59,7 @@ _RECORDS: Final[dict[tuple[str, int], type[TPayload]]] = {
 _JAVA_MAGIC: Final = b"\xac\xed\x00\x05"
 _JAVA_OBJECT: Final = _JAVA_MAGIC + b"sr"
 
-#: Fields that hold a time, with units per second.
+#: Fields with a time, and units per second.
 _TIMES: Final = {
     "time_secs": 1,
     "launch_time_secs": 1,
@@ -87,9 +85,9 @@ class Decoded(NamedTuple):
     kind: str
     #: For JSON: a record's fields; ``{"hex": …}`` for bytes; None for a directory.
     value: Any
-    #: Lines for people; empty for a directory.
+    #: For people; empty for a directory.
     text: str
-    #: Why the value does not fit its path, or is not shown whole.
+    #: Why the value does not fit the path, or is not shown whole.
     note: str | None = None
     #: Epoch of the leader that wrote the record.
     epoch: int | None = None
@@ -181,7 +179,7 @@ def _of_record(record: TPayload, *, whole: bool, note: str | None = None) -> Dec
 
 
 class _Time(int):
-    """A time since 1970 in some unit, printed with its date."""
+    """A time since 1970, printed with the date."""
 
     units: int
 

@@ -1,25 +1,24 @@
 """`ClusterState`, the interface of a store of the cluster's state.
 
-A store is a tree of nodes with a value of bytes, a version and children; an ephemeral node ends
-with its session. Paths are absolute, below ``storm.zookeeper.root``.
+A store is a tree of nodes; paths are absolute, below ``storm.zookeeper.root``.
 
-**Outcomes.** Every call ends by its deadline (``storm.zookeeper.connection.timeout``). If no answer
-came after the request was sent, it raises `OutcomeUnknownError`: the write was applied, or not, or
-will be in a moment, and the caller must read again. After any other `StateUnavailableError` the
-request was never sent and never will be. Reads, `mkdirs`, `delete_node` and `set_ephemeral_node`
-are repeated after a lost connection. `set_data`, `create_sequential` and `commit` are not: a second
-application could undo another session's later write, or make a second node.
+**Outcomes.** Every call ends by its deadline (``storm.zookeeper.connection.timeout``). Without an
+answer to a sent request, the call raises `OutcomeUnknownError`: the write was applied, or not, or
+will be in a moment; read again. After any other `StateUnavailableError` the request never was and
+never will be sent. Reads, `mkdirs`, `delete_node` and `set_ephemeral_node` are repeated after a
+lost connection; `set_data`, `create_sequential` and `commit` are not: a second application could
+undo another session's later write, or make a second node.
 
 **Watches.** A read with ``watch=True`` leaves a watch: every registered callback gets the next
-change of the read's result, once. Changes during a broken connection or a lost session are reported
-later, several as one. So an event means "read again".
+change of the result, once. Changes during a broken connection or a lost session are reported later,
+several as one. So an event means "read again".
 
-**Callbacks.** Events and connection states come one at a time, in the store's order, on one thread
-of the store. A callback may use the store; its exceptions are logged. Before a read returns what an
-event announced, the event has been queued.
+**Callbacks.** Events and connection states come one at a time, in the store's order, on one thread.
+A callback may use the store; exceptions are logged. A change's event is queued before a read
+returns the change.
 
-**Sessions.** In a new session after a lost one, nodes of `set_ephemeral_node` are made again, other
-ephemeral nodes never. Then every callback gets `EventType.EVENTS_MISSED` once, with the path ``/``.
+**Sessions.** A new session makes the nodes of `set_ephemeral_node` again, and no other ephemeral
+nodes. Then every callback gets `EventType.EVENTS_MISSED` once.
 """
 
 import base64
@@ -35,26 +34,25 @@ ANY_VERSION: Final = -1
 
 
 class Role(enum.Enum):
-    """The kind of a process, which decides its credentials and ACLs."""
+    """Kind of a process: decides credentials and ACLs."""
 
-    #: Nimbus, a supervisor, a tool: a process with the daemons' credentials.
+    #: A daemon or tool, with the daemons' credentials.
     SERVER = "server"
-    #: A worker, which has only the topology's credentials.
+    #: Has only the topology's credentials.
     WORKER = "worker"
 
 
 def digest_id(payload: str) -> str:
-    """Return the ACL id of a user, from ``user:password``.
+    """Return the ACL id of ``user:password``, as ZooKeeper's ``DigestAuthenticationProvider``.
 
-    As ZooKeeper's ``DigestAuthenticationProvider``: the user, and the SHA-1 of the whole in base64.
-    Raises `ConfigError`, which does not contain `payload`, without a colon.
+    Without a colon raises `ConfigError`, which does not contain `payload`.
 
     Examples
     --------
     >>> digest_id("storm:secret")
     'storm:jTZg6y+meeRlzuZs+/JjMmmZIlk='
     """
-    # May come from a topology's configuration, which is not validated.
+    # Unvalidated in a topology's configuration.
     user, colon, _ = payload.partition(":") if isinstance(payload, str) else ("", "", "")
     if not colon:
         raise ConfigError("a digest is of user:password, and what is configured has no colon")
@@ -73,14 +71,14 @@ class Check(NamedTuple):
 
 
 class Create(NamedTuple):
-    """Makes a node; the path of a sequential node is `path` and ten digits."""
+    """Makes a node; a sequential node's path gets ten more digits."""
 
     path: str
     data: bytes
     ephemeral: bool = False
     sequential: bool = False
-    #: The `digest_id` of the topology's workers, which get the access of Storm's rules; None: that
-    #: of the workers that the configuration names, if any.
+    #: Of the topology's workers, which get access by Storm's rules; None: the configured workers',
+    #: if any.
     workers_digest: str | None = None
 
 
@@ -106,63 +104,63 @@ Result = str | int | None
 
 
 def check_paths(operations: Sequence[Operation]) -> None:
-    """Raise `InvalidPathError` if a path is invalid, or the root is to be deleted."""
+    """Raise `InvalidPathError` for an invalid path, or a deletion of the root."""
     for operation in operations:
         paths.check(operation.path)
         if operation.path == "/" and isinstance(operation, Delete):
             raise InvalidPathError("the root of the cluster's state is not deleted")
 
 
-#: Storm's value of a node that is a directory.
+#: Storm's value of a directory.
 DIRECTORY = b"\x07"
 
 
 class EventType(enum.Enum):
-    """A change of a watched node, or the loss of events."""
+    """A change of a watched node, or a loss of events."""
 
     NODE_CREATED = "created"
     NODE_DELETED = "deleted"
     NODE_DATA_CHANGED = "data changed"
     NODE_CHILDREN_CHANGED = "children changed"
-    #: A new session follows a lost session: reported to every callback, with the path ``/``, after
-    #: ``CONNECTED`` and before the events that its watches missed. Uses up no watch.
+    #: A new session follows a lost session; the path is ``/``. Comes after ``CONNECTED`` and before
+    #: events that watches missed; uses up no watch.
     EVENTS_MISSED = "events missed"
 
 
 class ConnectionState(enum.Enum):
-    """State of a session's connection to the store."""
+    """State of a session's connection."""
 
     CONNECTED = "connected"
-    #: The store is not reached; the session, and its ephemeral nodes, may live on.
+    #: Disconnected; the session, and its ephemeral nodes, may live on.
     SUSPENDED = "suspended"
-    #: The session has ended, with its ephemeral nodes.
+    #: The session ended, with its ephemeral nodes.
     LOST = "lost"
 
 
 class VersionedData(NamedTuple):
-    """A node's value and version: 0 when created, plus 1 with each change."""
+    """A node's value and version: 0 at creation, plus 1 with each change."""
 
     data: bytes
     version: int
 
 
 class NodeStat(NamedTuple):
-    """A node's metadata; changes have the store's growing numbers (ZooKeeper's zxids)."""
+    """A node's metadata; changes are zxids."""
 
     version: int
-    #: The change that made the node (czxid).
+    #: Creation (czxid).
     created: int
-    #: The last change that made the node or set the value (mzxid).
+    #: Creation or last change of the value (mzxid).
     modified: int
-    #: The last change that made the node, or made or deleted a child (pzxid).
+    #: Creation, or last creation or deletion of a child (pzxid).
     children_modified: int
-    #: Session id of an ephemeral node; 0 for a persistent node.
+    #: Session id; 0 for a persistent node.
     owner: int
     children: int
 
 
 class NodeData(NamedTuple):
-    """A node's value and metadata at one moment."""
+    """A node's value and metadata."""
 
     data: bytes
     stat: NodeStat
@@ -174,61 +172,61 @@ ConnectionListener = Callable[[ConnectionState], None]
 
 
 class StateReader(Protocol):
-    """A session with a store that changes nothing. Safe for many threads.
+    """A read-only session with a store. Safe for many threads.
 
-    Every operation may raise `StateError`: `StateUnavailableError`, `AccessDeniedError`, and
-    `StateClosedError` after `close`; and `InvalidPathError`.
+    Operations raise `InvalidPathError`, or `StateError`: `StateUnavailableError`,
+    `AccessDeniedError`, and `StateClosedError` after `close`.
     """
 
     @property
     def connection(self) -> ConnectionState:
-        """The present state."""
+        """Present state."""
 
     @property
     def session_id(self) -> int | None:
-        """The id of the newest session, as in `NodeStat.owner`."""
+        """Id of the newest session, as in `NodeStat.owner`."""
 
     @property
     def session_timeout_secs(self) -> float | None:
-        """The session timeout that the store granted."""
+        """Granted session timeout."""
 
     @property
     def recovery_defects(self) -> int:
-        """How often the recovery of a session failed of a defect."""
+        """Number of session recoveries that failed by a defect."""
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
-        """Return a node's value, None if the node is absent.
+        """Return a node's value, None if absent.
 
-        A watch fires when the node is created, deleted, or its value set.
+        A watch fires when the node is created, deleted, or the value set.
         """
 
     def get_data_with_version(self, path: str, watch: bool = False) -> VersionedData | None:
-        """Return a node's value and version, as `get_data`."""
+        """Return value and version, as `get_data`."""
 
     def get_version(self, path: str, watch: bool = False) -> int | None:
-        """Return a node's version, as `get_data`."""
+        """Return the version, as `get_data`."""
 
     def get_stat(self, path: str, watch: bool = False) -> NodeStat | None:
-        """Return a node's metadata, as `get_data`."""
+        """Return the metadata, as `get_data`."""
 
     def node_exists(self, path: str, watch: bool = False) -> bool:
-        """Return whether the node exists; watch as `get_data`."""
+        """Return whether a node exists; watch as `get_data`."""
 
     def get_children(self, path: str, watch: bool = False) -> list[str]:
         """Return the sorted names of a node's children.
 
-        A watch fires when a child is created or deleted, or the node itself deleted. An absent node
-        raises `NoNodeError`, as in Storm, and gets no watch: use `node_exists`.
+        A watch fires when a child is created or deleted, or the node deleted. An absent node raises
+        `NoNodeError`, as in Storm, and gets no watch: use `node_exists`.
         """
 
     def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
-        """Return the nodes at `paths`, in order, None for an absent node; watch as `get_data`.
+        """Return the nodes at `paths`, in order, None if absent; watch as `get_data`.
 
-        Takes one round trip, and a second for watches of absent nodes; is no snapshot.
+        Takes one round trip, and a second for watches of absent nodes. No snapshot.
         """
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """Return the sorted names of each node's children, None if absent."""
+        """Return each node's children's sorted names, None if absent."""
 
     def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
         """Return a node's children by name, sorted; watch and `NoNodeError` as `get_children`.
@@ -243,21 +241,21 @@ class StateReader(Protocol):
         """Call `callback` with every event; return an id."""
 
     def unregister(self, registration: int) -> None:
-        """Remove the callback of that id."""
+        """Remove a callback by id."""
 
     def add_listener(self, listener: ConnectionListener) -> None:
         """Call `listener` with every change of the connection.
 
-        After ``CONNECTED`` come the events that were missed meanwhile.
+        Missed events follow ``CONNECTED``.
         """
 
     def remove_listener(self, listener: ConnectionListener) -> None:
-        """Remove `listener`; an unknown listener is fine."""
+        """Remove `listener`; fine if unknown."""
 
     def close(self) -> None:
-        """End the session with its ephemeral nodes; a callback may do so.
+        """End the session with all ephemeral nodes; a callback may do so.
 
-        Afterwards no callback starts, and every other call fails.
+        Afterwards no callback starts, and other calls fail.
         """
 
 
@@ -271,14 +269,14 @@ class StateWriter(Protocol):
     def commit(self, operations: Sequence[Operation]) -> list[Result]:
         """Apply operations, all or none; return a result for each, in order.
 
-        Ancestors are not made. Raises `TransactionError` if an operation was refused, and
-        `StateError` if the whole was, for example because of its size.
+        Makes no ancestors. Raises `TransactionError` if an operation was refused, `StateError` if
+        the whole was, as for its size.
         """
 
     def set_data(self, path: str, data: bytes, *, workers_digest: str | None = None) -> None:
         """Set a node's value; make an absent node, persistent, with absent ancestors.
 
-        Raises `StateError` if the parent is ephemeral.
+        Raises `StateError` below an ephemeral node.
         """
 
     def mkdirs(self, path: str, *, workers_digest: str | None = None) -> None:
@@ -287,32 +285,30 @@ class StateWriter(Protocol):
     def delete_node(self, path: str) -> None:
         """Delete a node and everything below, also what other sessions add meanwhile.
 
-        A failure may leave a part, which a second call deletes. Registrations of this session at or
-        below the path are withdrawn.
+        A failure may leave a part: call again. Withdraws this session's registrations there.
         """
 
 
 class ClusterState(StateReader, StateWriter, Protocol):
-    """A session with a store, and with ephemeral nodes."""
+    """A session with ephemeral nodes."""
 
     @property
     def unregistered(self) -> list[str]:
-        """Sorted paths of registrations that are still missing."""
+        """Sorted paths of missing registrations."""
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """Register: make an ephemeral node of this session, and absent ancestors.
 
-        Replaces, in one step, another session's or a persistent node; `NotEmptyError` if it has
-        children. After a lost session the node is made again, but then never replaces another
-        session's. A refused registration is retried until it is withdrawn by
-        `withdraw_registration`, `delete_node` or `commit`.
+        Replaces any node in one step; `NotEmptyError` if it has children. A new session makes the
+        node again, but never replaces another session's. A refused registration is retried until
+        `withdraw_registration`, `delete_node` or `commit` withdraws it.
         """
 
     def withdraw_registration(self, path: str) -> None:
         """Stop making the node of `set_ephemeral_node` again."""
 
     def create_sequential(self, path: str, data: bytes) -> str:
-        """Make an ephemeral node named `path` and ten growing digits; return the whole path.
+        """Make an ephemeral node named `path` and ten digits; return the whole path.
 
-        The digits count the nodes made under the parent so far. Absent ancestors are made.
+        The digits count the nodes made under the parent. Makes absent ancestors.
         """

@@ -1,6 +1,6 @@
-"""A survey of all nodes of the cluster's state, for tools, and the problems found in it.
+"""Survey of all nodes of the cluster's state, for tools, and the problems found.
 
-It is no snapshot: a topology that is submitted or removed meanwhile may be reported.
+No snapshot: a topology that is submitted or removed meanwhile may be reported.
 """
 
 from collections import defaultdict
@@ -20,21 +20,19 @@ T = TypeVar("T")
 class Pacemaker(Protocol):
     """Lists heartbeats, as a `PacemakerClient`."""
 
-    def children(self, path: str) -> list[str]:
-        """Return the names of the children of a path."""
-        ...
+    def children(self, path: str) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The nodes found at and below a node."""
+    """Nodes found at and below a node."""
 
-    #: By path, each node before those below it, in the order of names.
+    #: By path, parents first, in the order of names.
     nodes: dict[str, NodeData]
-    #: Topologies with heartbeats in the Pacemakers: ``/workerbeats/<id>``, ``/taskbeats/<id>``.
+    #: In Pacemakers: ``/workerbeats/<id>``, ``/taskbeats/<id>``.
     in_pacemakers: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    #: Nodes that an ACL forbids to read; nodes below them are unknown too.
+    #: Unreadable by ACL; nodes below are unknown too.
     denied: list[str] = field(default_factory=list)
 
 
@@ -43,8 +41,8 @@ def read(
 ) -> Survey:
     """Read all nodes at and below `top`, with two requests for each level of the tree.
 
-    All `pacemakers`, by address, are asked for the topologies that they have heartbeats of. A
-    forbidden node or a Pacemaker that does not answer becomes a note.
+    Asks all `pacemakers`, by address, for topologies with heartbeats. Forbidden nodes and silent
+    Pacemakers become notes.
     """
     found: dict[str, NodeData] = {}
     denied: dict[str, AccessDeniedError] = {}
@@ -102,13 +100,12 @@ def _each(
         if len(wanted) == 1:
             denied[wanted[0]] = error
             return [None]
-    # ZooKeeper names one refusal only: halves find the others in few requests.
+    # ZooKeeper names only one refusal: halves find the others in few requests.
     half = len(wanted) // 2
     return _each(ask, wanted[:half], denied) + _each(ask, wanted[half:], denied)
 
 
-#: Places that hold ephemeral nodes only, by first level and depth below; and what follows if a
-#: persistent node is there.
+#: By first level and depth below; and what follows from a persistent node there.
 _EPHEMERAL: Final = {
     (paths.SUPERVISORS, 1): "the supervisor is taken to be alive for ever",
     (paths.NIMBUSES, 1): "the Nimbus is taken to be alive for ever",
@@ -123,7 +120,7 @@ _HOW: Final = (
     "with `storm.state.delete_node(path)` from Python, or with `deleteall` of ZooKeeper's shell"
 )
 
-#: Advice for each kind of problem, in the order of `check`.
+#: By kind of problem, in the order of `check`.
 ADVICE: Final[Mapping[str, str]] = {
     "assignment-without-topology": (
         f"{paths.STORMS} has no node of that name, so that no Nimbus ends what supervisors run of"
@@ -152,7 +149,6 @@ ADVICE: Final[Mapping[str, str]] = {
     ),
 }
 
-#: Places of records with the epoch of the leader that wrote them.
 _OF_LEADERS: Final = frozenset(
     (
         (paths.ASSIGNMENTS, 1),
@@ -169,13 +165,13 @@ class StateProblem(NamedTuple):
     """A problem in the cluster's state."""
 
     kind: str
-    #: The node; for heartbeats in Pacemakers, the topology's path there.
+    #: For heartbeats in Pacemakers: the topology's path there.
     path: str
     message: str
 
 
 class _Written(NamedTuple):
-    """A leader's record, with its change (mzxid) and epoch."""
+    """A leader's record, with change (mzxid) and epoch."""
 
     change: int
     epoch: int
@@ -183,14 +179,14 @@ class _Written(NamedTuple):
 
 
 def check(survey: Survey) -> list[StateProblem]:
-    """Return the problems in a survey of ``/``, by kind, and within a kind in the order of paths.
+    """Return the problems in a survey of ``/``, by kind, then by path.
 
     - ``assignment-without-topology``: supervisors run it, and no Nimbus knows it.
-    - ``unreadable``: a value that does not fit Storm's layout.
+    - ``unreadable``: does not fit Storm's layout.
     - ``ephemeral-without-session``: a persistent node in a place for ephemeral nodes.
-    - ``left-behind``: anything else of a topology that is gone; it has no other problem.
-    - ``older-epoch``: a leader's record, written after a newer leader wrote another record. Only a
-      writer without a lock can do that.
+    - ``left-behind``: anything else of a topology that is gone; excludes other problems.
+    - ``older-epoch``: a leader's record, written after a newer leader's: only a writer without a
+      lock can do that.
     """
     names = _names(survey)
     topologies = set(names[paths.STORMS])

@@ -1,11 +1,10 @@
 """Watches: which are armed in a session, and the callbacks and streams that wait for them.
 
-ZooKeeper keeps a watch for one connection only. So a session remembers its watches, with the
-changes that it had seen of each node; when a connection is back, it reports the difference as the
-event that the server could not send.
+ZooKeeper keeps a watch for one connection only. So a session remembers each watch with the changes
+seen of the node, and after a reconnection reports the difference as the event that the server could
+not send.
 
-The store's own threads only queue events, so that a callback may use the store and delays no
-answer.
+The store's own threads only queue events, so a callback may use the store and delays no answer.
 """
 
 import enum
@@ -29,7 +28,7 @@ from stormkeeper.state.storage import (
 
 
 class WatchKind(enum.Enum):
-    """What a watch watches of a node."""
+    """Part of a node that a watch watches."""
 
     #: Existence and value.
     NODE = "node"
@@ -37,7 +36,7 @@ class WatchKind(enum.Enum):
 
 
 class NodeChanges(NamedTuple):
-    """The last changes of a node that a read saw (zxids)."""
+    """Zxids of a node's last changes, as a read saw them."""
 
     created: int
     modified: int
@@ -51,8 +50,8 @@ class NodeWatch(NamedTuple):
     path: str
 
 
-#: The watches that an event at their path uses up (ZooKeeper's DataTree and WatchManager): a
-#: deleted node has lost its children too.
+#: Used up by an event at their path (ZooKeeper's DataTree and WatchManager); a deleted node has
+#: lost its children too.
 WATCHES_USED_UP: Final = {
     EventType.NODE_CREATED: (WatchKind.NODE,),
     EventType.NODE_DATA_CHANGED: (WatchKind.NODE,),
@@ -67,7 +66,7 @@ def missed(
 ) -> EventType | None:
     """Return the event that a watch missed between two looks, None without a change.
 
-    None for `before` or `now` stands for an absent node.
+    `before` or `now` is None for an absent node.
     """
     if before is None or now is None:
         if before is now:
@@ -82,22 +81,21 @@ def missed(
 
 
 class ArmedWatches:
-    """The watches of a session that have not fired yet. Thread-safe."""
+    """A session's watches that have not fired yet. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: dict[NodeWatch, NodeChanges | None] = {}
-        #: The number of the connection that each was left in.
+        #: Number of the connection that each was left in.
         self._left_in: dict[NodeWatch, int] = {}
 
     def arm(self, watch: NodeWatch, seen: NodeChanges | None, connection: int = 0) -> None:
-        """Add a watch that a read left in a connection, with the changes that it saw."""
+        """Add a watch of a connection, with the changes that the read saw."""
         with self._lock:
             self._seen[watch] = seen
             self._left_in[watch] = connection
 
     def left_again(self, watch: NodeWatch, connection: int) -> None:
-        """Record that a watch was left again in a later connection."""
         with self._lock:
             if watch in self._seen:
                 self._left_in[watch] = connection
@@ -114,31 +112,28 @@ class ArmedWatches:
             return bool(used)
 
     def missed(self, watch: NodeWatch, now: NodeChanges | None) -> EventType | None:
-        """Return the event that an armed watch missed."""
         with self._lock:
             if watch not in self._seen:
                 return None
             return missed(watch.watched, self._seen[watch], now)
 
     def all(self) -> list[NodeWatch]:
-        """Return the armed watches."""
         with self._lock:
             return list(self._seen)
 
     def left_before(self, connection: int) -> list[NodeWatch]:
-        """Return the watches left in earlier connections."""
         with self._lock:
             return [watch for watch, left_in in self._left_in.items() if left_in < connection]
 
 
 log = logging.getLogger(__name__)
 
-#: Timeout of `Callbacks.close` for a running callback, in seconds.
+#: For a running callback, in `Callbacks.close`.
 CLOSE_SECS = 5.0
 
 
 class Callbacks:
-    """Callbacks and listeners, called one at a time on a thread."""
+    """Calls callbacks and listeners one at a time, on a thread."""
 
     def __init__(self, name: str) -> None:
         self._registrations: dict[int, EventCallback] = {}
@@ -150,30 +145,26 @@ class Callbacks:
         self._start()
 
     def register(self, callback: EventCallback) -> int:
-        """See `ClusterState.register`."""
         registration = next(self._ids)
         self._registrations[registration] = callback
         return registration
 
     def unregister(self, registration: int) -> None:
-        """See `ClusterState.unregister`."""
         self._registrations.pop(registration, None)
 
     def add_listener(self, listener: ConnectionListener) -> None:
-        """See `ClusterState.add_listener`."""
         self._listeners.append(listener)
 
     def remove_listener(self, listener: ConnectionListener) -> None:
-        """See `ClusterState.remove_listener`."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
     def queue_event(self, event: EventType, path: str) -> None:
-        """Queue an event for all callbacks; does not block."""
+        """Queue for all callbacks; does not block."""
         self._queue.put(lambda: self._deliver_event(event, path))
 
     def queue_connection(self, state: ConnectionState) -> None:
-        """Queue a connection state for every listener; does not block."""
+        """Queue for all listeners; does not block."""
         self._queue.put(lambda: self._deliver_connection(state))
 
     def close(self) -> None:
@@ -193,8 +184,7 @@ class Callbacks:
             deliver()
 
     def _deliver_event(self, event: EventType, path: str) -> None:
-        # A copy, as callbacks register and unregister; checked again, as one may unregister
-        # another.
+        # Copied and checked again, as callbacks register and unregister callbacks.
         for registration, callback in list(self._registrations.items()):
             if registration in self._registrations and not self._closed:
                 with self._logged(f"a callback failed on {path} {event.value}"):
@@ -214,21 +204,19 @@ class Callbacks:
             log.exception("%s", failure)
 
 
-#: Called when the result of a read may have changed.
 Callback = Callable[[], None]
 
-#: Stands for all finished reads.
 _DONE: Final = object()
 
 
 class WaitingCallbacks:
-    """Registers once with a store, and calls only callbacks that wait for an event."""
+    """Registers once, and calls only callbacks that wait for an event."""
 
     def __init__(self, state: StateReader) -> None:
         self._state = state
         self._lock = threading.Lock()
-        # In the order of registration. Each callback waits while one of its reads is under way or
-        # has left the watch, as several threads may read with the same callback.
+        # In the order of registration, with reads that are under way or have left the watch:
+        # several threads may read with the same callback.
         self._waiting: dict[NodeWatch, dict[Callback, set[object]]] = {}
         self._closed = False
         self._unknown_events = 0
@@ -236,7 +224,7 @@ class WaitingCallbacks:
 
     @property
     def unknown_events(self) -> int:
-        """Number of events at paths outside Storm's layout."""
+        """Events at paths outside Storm's layout."""
         return self._unknown_events
 
     @contextmanager
@@ -244,10 +232,10 @@ class WaitingCallbacks:
         """Call `callback` once, at the next event of a watch that the body leaves.
 
         Also when events may have been missed, perhaps before the body ends; not if the body raises.
-        The same callback for the same watch waits once. Yields whether the body has to leave a
-        watch: not without a callback.
+        One callback waits once for one watch. Yields whether to leave a watch: not without a
+        callback.
         """
-        # Registered before the read: the event may come before the read returns.
+        # Before the read: the event may come before the read returns.
         watch, read = NodeWatch(watched, path), object()
         if callback is None:
             yield False
@@ -261,7 +249,6 @@ class WaitingCallbacks:
         self._end(watch, callback, read, _DONE)
 
     def forget(self, watched: WatchKind, path: str, callback: Callback) -> None:
-        """Stop a callback from waiting for a watch."""
         watch = NodeWatch(watched, path)
         with self._lock:
             waiting = self._waiting.get(watch, {})
@@ -270,14 +257,12 @@ class WaitingCallbacks:
                 self._waiting.pop(watch, None)
 
     def forget_all(self, callback: Callback) -> None:
-        """Stop a callback from waiting for anything."""
         with self._lock:
             watches = [watch for watch, waiting in self._waiting.items() if callback in waiting]
         for watch in watches:
             self.forget(*watch, callback)
 
     def close(self) -> None:
-        """Call no callback any more."""
         self._state.unregister(self._registration)
         with self._lock:
             self._closed = True
@@ -322,7 +307,7 @@ class WaitingCallbacks:
             except Exception:
                 log.exception("a callback failed on %s %s", path, event.value)
             except BaseException as error:
-                # The other callbacks wait no more either, so they are called before this is raised.
+                # The other callbacks wait no more either: call them first.
                 ending = ending or error
         if ending is not None:
             raise ending
@@ -338,10 +323,9 @@ Value = TypeVar("Value")
 
 
 class Stream(Generic[Value]):
-    """The value of a read, at once and after every change; an iterator for one thread.
+    """Iterator over the value of a read, at once and after every change. For one thread.
 
-    Quick changes are merged: the newest value comes. After a failed read, which raises, the next
-    call reads again at once.
+    Quick changes are merged. After a failed read, which raises, the next call reads again at once.
     """
 
     def __init__(
@@ -357,7 +341,6 @@ class Stream(Generic[Value]):
         return self
 
     def __next__(self) -> Value:
-        """Return the next value; waits for a change."""
         self._woken.wait()
         if self._closed:
             raise StopIteration
@@ -366,7 +349,7 @@ class Stream(Generic[Value]):
     def next(self, timeout_secs: float) -> Value:
         """Return the next value.
 
-        Raises `TimeoutError` if nothing has changed in time, `StateClosedError` if closed.
+        Raises `TimeoutError` if nothing changes in time, `StateClosedError` if closed.
         """
         if not self._woken.wait(timeout_secs):
             raise TimeoutError(f"nothing has changed within {timeout_secs:g} s")
@@ -375,7 +358,6 @@ class Stream(Generic[Value]):
         return self._again()
 
     def close(self) -> None:
-        """End the stream, also for a waiting thread."""
         self._closed = True
         self._woken.set()
         self._forget(self._wake)

@@ -1,7 +1,7 @@
 """Blobs in the cluster's state: versions, present holders, and past holders.
 
-Storm's nodes name the present holders; they are ephemeral. The past holders are ours: persistent
-records with the blob's checksum below the number of versions, which end with the blob.
+Storm's ephemeral nodes name present holders. Past holders are ours: persistent records with the
+blob's checksum, below the number of versions, deleted with the blob.
 """
 
 from __future__ import annotations
@@ -27,33 +27,31 @@ from stormkeeper.state.storage import Create, Delete, NodeData, SetData
 from stormkeeper.state.storm.record_io import RecordReader, RecordWriter, SessionWriter
 from stormkeeper.state.watches import Callback, WatchKind
 
-#: Storm's form of a sequence number.
 _NUMBER = struct.Struct(">i")
 _LARGEST = 2**31 - 1
 
 
 class BlobRecord(msgspec.Struct, frozen=True):
-    """A version of a blob, with its checksum."""
+    """A version of a blob, with checksum."""
 
     version: Annotated[int, Meta(ge=1, le=_LARGEST)]
-    #: Of the content, in hexadecimal digits; the size is in bytes.
+    #: Hexadecimal digits, of the content.
     sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     size: Annotated[int, Meta(ge=0)]
-    #: The version for Storm's clients: the same on every Nimbus that has this content.
+    #: Version for Storm's clients: the same on every Nimbus with this content.
     crc32c: Annotated[int, Meta(ge=0, le=2**32 - 1)]
-    #: Creation zxid of the blob's number. After a deletion, a new blob may get the same key and
+    #: Creation zxid of the blob's number: after a deletion, a new blob may get the same key and
     #: versions.
     born: Annotated[int, Meta(ge=0)]
     #: A ``SettableBlobMeta`` in Thrift's binary protocol, or empty.
     settable: bytes = b""
 
     def encode(self) -> bytes:
-        """Return the record as JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> BlobRecord:
-        """Decode a record from JSON; raises `SerializationError`."""
+        """Decode JSON; raises `SerializationError`."""
         try:
             return msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
@@ -61,23 +59,22 @@ class BlobRecord(msgspec.Struct, frozen=True):
 
 
 class BlobEntry(NamedTuple):
-    """A blob: its newest version that any Nimbus has held."""
+    """A blob, with the newest version that any Nimbus has held."""
 
-    #: The highest counted version. If it is above that of `record`, one is being made, or was lost
+    #: Highest counted version. If above that of `record`, a version is being made, or was lost
     #: before a Nimbus announced it.
     number: int
-    #: Creation zxid of the number; see `BlobRecord.born`.
     born: int
     #: None if no Nimbus has held a version.
     record: BlobRecord | None
-    #: Sorted ids of the Nimbuses that have ever held that version.
+    #: Ids of Nimbuses that have ever held that version, sorted.
     held: tuple[str, ...]
-    #: Sorted ids of its present holders.
+    #: Ids of its present holders, sorted.
     alive: tuple[str, ...]
 
 
 class VersionedNumber(NamedTuple):
-    """A blob's sequence number, and its node's version."""
+    """A blob's sequence number, and the node's version."""
 
     number: int
     version: int
@@ -87,19 +84,19 @@ class BlobReads(RecordReader):
     """Reads of blobs and holders."""
 
     def blobstore(self, callback: Callback | None = None) -> list[str]:
-        """Return the sorted keys of all blobs."""
+        """List all blobs' keys, sorted."""
         self._state.sync_path(paths.BLOBSTORE)
         return self._names(paths.BLOBSTORE, callback)
 
     def blobstore_info(self, key: str, callback: Callback | None = None) -> list[BlobHolder]:
-        """Return the holders of a blob with their versions."""
+        """List a blob's holders with versions."""
         path = paths.blob(key)
         self._state.sync_path(path)
         holders = map(paths.parse_blob_holder, self._names(path, callback))
         return [holder for holder in holders if holder]
 
     def blob_holders(self, keys: Collection[str]) -> dict[str, list[BlobHolder]]:
-        """Return the holders of blobs by key, perhaps a moment old."""
+        """Return holders by key, perhaps a moment old."""
         names = self._state.children_many([paths.blob(key) for key in keys])
         return {
             key: [holder for holder in map(paths.parse_blob_holder, of_key or ()) if holder]
@@ -111,9 +108,9 @@ class BlobReads(RecordReader):
     ) -> dict[str, BlobEntry]:
         """Return blobs by key, as of now or later; all by default.
 
-        `callback` is called once when a version of these blobs is counted or deleted, and when a
-        key comes or goes if all were asked for. Holders of a new version are announced a moment
-        later: watch `blobstore_info`.
+        `callback` is called once when a version of these blobs is counted or deleted, and, without
+        `keys`, when a key comes or goes. Holders of a new version follow a moment later: watch
+        `blobstore_info`.
         """
         self._state.sync_path(paths.BLOB_KEY_SEQUENCES)
         if keys is None:
@@ -156,7 +153,7 @@ class BlobReads(RecordReader):
             return None
 
     def blob_key_sequence(self, key: str) -> VersionedNumber | None:
-        """Return the highest version that a blob has had."""
+        """Return the highest version of a blob so far."""
         path = paths.blob_key_sequence(key)
         found = self._state.get_data_with_version(path)
         if found is None:
@@ -169,12 +166,12 @@ class BlobReads(RecordReader):
 
 
 class BlobHolderWrites(SessionWriter):
-    """A Nimbus's announcements of its blobs."""
+    """Announcements of a Nimbus's blobs."""
 
     def setup_blob(self, key: str, nimbus_id: str | NimbusId, version: int) -> None:
         """Announce that a Nimbus holds a version of a blob, and no other version any more.
 
-        The announcement is made again after a lost session.
+        Announced again after a lost session.
         """
         top = paths.blob(key)
         self._state.mkdirs(top)
@@ -182,9 +179,9 @@ class BlobHolderWrites(SessionWriter):
         self._state.set_ephemeral_node(paths.blob_holder(key, str(nimbus_id), version), b"")
 
     def announce_blob(self, key: str, nimbus_id: str | NimbusId, record: BlobRecord) -> None:
-        """Announce a version as `setup_blob`, with a record that stays.
+        """Announce as `setup_blob`, with a record that stays.
 
-        Raises `NoNodeError` if the blob was deleted, or no version was ever counted.
+        Raises `NoNodeError` if the blob was deleted, or no version ever counted.
         """
         path = paths.blob_record(key, str(nimbus_id), record.version)
         try:
@@ -200,15 +197,15 @@ class BlobHolderWrites(SessionWriter):
         self.setup_blob(key, nimbus_id, record.version)
 
     def withdraw_blob(self, key: str, nimbus_id: str | NimbusId) -> None:
-        """Withdraw a Nimbus's announcements of a blob, not the record."""
+        """Withdraw announcements of a blob, not the record."""
         self._delete_others(paths.blob(key), nimbus_id, None)
 
     def leave_blob(self, key: str, nimbus_id: str | NimbusId, version: int) -> None:
         """Withdraw the announcement of a deleted blob, also in later sessions.
 
-        The last holder to leave deletes the directory of announcements.
+        The last holder deletes the directory.
         """
-        # Even if it is gone: the next session would make it again.
+        # Even if gone: the next session would make it again.
         self._state.delete_node(paths.blob_holder(key, str(nimbus_id), version))
         self.withdraw_blob(key, nimbus_id)
         try:
@@ -228,14 +225,14 @@ class BlobWrites(RecordWriter):
     """Writes about blobs by any Nimbus; the leader's are fenced."""
 
     def remove_blobstore_key(self, key: str) -> None:
-        """Delete a blob's announcements; fine if absent."""
+        """Delete a blob's announcements, if any."""
         self._writer.delete_node(paths.blob(key))
 
     def set_blob_key_sequence(self, key: str, number: int, expected_version: int | None) -> None:
-        """Set a blob's sequence number (31 bits) unless another process has set it since.
+        """Set a blob's sequence number (31 bits) unless another process changed the number.
 
-        `expected_version` is ``blob_key_sequence(key).version``, None if there was none. Raises
-        `BadVersionError`, `NodeExistsError` or `NoNodeError` after another process's change.
+        `expected_version` is ``blob_key_sequence(key).version``, None if absent. After another
+        process's change raises `BadVersionError`, `NodeExistsError` or `NoNodeError`.
         """
         if not isinstance(number, int) or not 0 <= number <= _LARGEST:
             raise ValueError(
@@ -256,7 +253,7 @@ class BlobWrites(RecordWriter):
             raise error.reason from error
 
     def remove_blob_key_sequence(self, key: str) -> None:
-        """Delete a blob's sequence number; fine if absent."""
+        """Delete a blob's sequence number, if any."""
         self._writer.delete_node(paths.blob_key_sequence(key))
 
 

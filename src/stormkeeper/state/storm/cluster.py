@@ -50,24 +50,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """A cluster as it was read, for a decision that reads nothing else.
+    """A cluster as read, for a decision that reads nothing else.
 
-    It is not of one moment: the heartbeats are read last, so that an assigned worker had time to
-    beat.
+    Not of one moment: heartbeats are read last, so that assigned workers had time to beat.
     """
 
-    #: By topology id, as are `assignments`, `ended` and `claimed`.
+    #: By topology id, as `assignments`, `ended` and `claimed`.
     bases: Mapping[str, StormBase]
     assignments: Mapping[str, Assignment]
     supervisors: Mapping[str, SupervisorInfo]
     #: By node name.
     nimbuses: Mapping[str, NimbusSummary]
-    #: Queries that ended by themselves.
     ended: Mapping[str, frozenset[str]]
-    #: Queries whose checkpoint a launch has claimed, read after the assignments.
+    #: Queries with a checkpoint that a launch has claimed, read after the assignments.
     claimed: Mapping[str, frozenset[str]]
     heartbeats: Heartbeats
-    #: When the read of the heartbeats began, by the reader's clock.
+    #: Beginning of the heartbeats' read, by the reader's clock.
     heartbeats_at: float
     #: Paths of unreadable records, which must not count as absent.
     unreadable: frozenset[str]
@@ -95,7 +93,6 @@ class Dependents(Generic[T]):
         self._held: weakref.WeakSet[T] = weakref.WeakSet()
 
     def add(self, one: T) -> None:
-        """Add an object, also during an iteration."""
         with self._lock:
             self._held.add(one)
 
@@ -114,7 +111,7 @@ class StormReads(
     """All reads of a cluster; errors are those of `ClusterState`. Safe for many threads.
 
     A callback is called once, on the store's callback thread, when the result has changed, or may
-    have changed during a lost session.
+    have during a lost session.
     """
 
     _heartbeats: HeartbeatStore
@@ -132,17 +129,16 @@ class StormReads(
         self._streams: Dependents[Stream[Any]] = Dependents()
 
     def watch(self, read: Callable[[Callback], Value]) -> Stream[Value]:
-        """Return a stream of a read's values: the present one, and one after each change.
+        """Return a stream of a read's values: the present, and the next after each change.
 
-        `read` takes a callback, such as ``storm.assignments``, or ``lambda again:
-        storm.assignment_info("wc-1-1700000000", again)``.
+        `read` takes a callback, as ``storm.assignments`` does.
         """
         stream = Stream(read, self._callbacks.forget_all)
         self._streams.add(stream)
         return stream
 
     def disconnect(self) -> None:
-        """Call no callback any more, and close the streams."""
+        """Call no more callbacks, and close the streams."""
         self._callbacks.close()
         for stream in self._streams:
             stream.close()
@@ -156,8 +152,8 @@ class StormReads(
     ) -> ClusterSnapshot:
         """Read bases, assignments, supervisors, Nimbuses, and then the heartbeats.
 
-        Takes nine round trips, and one bulk read of the heartbeats. If no Pacemaker answers, it
-        raises `PacemakerError`, or with `may_lack_heartbeats` returns none; if some answer,
+        Takes nine round trips, and one bulk read of heartbeats. If no Pacemaker answers, raises
+        `PacemakerError`, or with `may_lack_heartbeats` returns none; if some answer,
         `Heartbeats.missing` names the others.
         """
         unreadable: set[str] = set()
@@ -228,22 +224,21 @@ class StormClusterState(
         self._writer = state
         self._throttles = ErrorThrottles(limits or ErrorLimits(), monotonic)
         self._nimbus_places = {}
-        #: Other users of the session, such as a leader; `disconnect` disconnects them too.
+        #: Other users of the session, such as a leader: disconnected too.
         self.handles: Dependents[StormReads] = Dependents()
 
     @property
     def state(self) -> ClusterState:
-        """The session: for locks, and for nodes without a record."""
+        """For locks, and for nodes without a record."""
         return self._state
 
     @property
     def heartbeats(self) -> HeartbeatStore:
-        """The store of heartbeats: for ages and coverage."""
+        """For ages and coverage."""
         return self._heartbeats
 
     @property
     def codec(self) -> Codec:
-        """Encodes and decodes records."""
         return self._codec
 
     def disconnect(self) -> None:
@@ -260,8 +255,7 @@ class StormClusterState(
 def connect(conf: Conf, *, role: Role = Role.SERVER) -> StormClusterState:
     """Connect to the store that the configuration names; errors are those of `backends.connect`.
 
-    A server makes absent directories, as every daemon of Storm does. A worker may not, and does
-    without.
+    A server makes absent directories, like Storm's daemons. A worker may not.
     """
     codec = Codec.from_conf(conf)
     limits = ErrorLimits.from_conf(conf)
@@ -285,7 +279,7 @@ class LeaderClusterState(
     ProfileRequestWrites,
     BlobWrites,
 ):
-    """All reads, and a leader's fenced writes, which put the leader's epoch into each record.
+    """All reads, and a leader's fenced writes, which stamp each record with the leader's epoch.
 
     `disconnect` leaves the writer's session open.
     """
@@ -311,14 +305,13 @@ class LeaderClusterState(
 
     @property
     def fence(self) -> Fence:
-        """The lock that lets the writes through."""
         return self._writer.fence
 
 
 def leader_state(storm: StormClusterState, fence: Fence) -> LeaderClusterState:
     """Return the leader's calls, for the session of `storm`, which leads by `fence`.
 
-    Disconnect it at the end of the leadership. Errors are those of `verify_fence`.
+    Disconnect at the end of the leadership. Errors are those of `verify_fence`.
     """
     leader = LeaderClusterState(
         FencedWriter(storm.state, fence), storm.codec, heartbeats=storm.heartbeats

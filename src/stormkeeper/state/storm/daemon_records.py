@@ -1,10 +1,10 @@
 """Records of the daemons: topologies, assignments, credentials, log levels, kept checkpoints.
 
-And the registrations of supervisors and Nimbuses. A Nimbus's node has its host's name, as in Storm;
+And registrations of supervisors and Nimbuses. A Nimbus's node has its host's name, as in Storm;
 further Nimbuses on the machine add their ports.
 
-A leader that removes a topology records what becomes of the checkpoints, and later perhaps on which
-machines they must be removed; the last supervisor that has done so removes the record.
+A leader that removes a topology records what becomes of the checkpoints, and later perhaps from
+which machines to remove them; the last such supervisor removes the record.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from stormkeeper.thrift.records import (
     TopologyStatus,
 )
 
-#: Optional fields of a base, without the epoch, which the writer sets.
+#: Optional fields of a base but the epoch, which the writer sets.
 _CLEARABLE: Final = frozenset(
     field.name for field in schema_of(StormBase).fields if not field.required
 ) - {"leader_epoch"}
@@ -58,12 +58,12 @@ _CLEARABLE: Final = frozenset(
 class TopologyReads(RecordReader):
     """Reads of topologies, assignments, credentials, log levels and kept checkpoints.
 
-    A read of one record raises `SerializationError` if the value is unreadable. A read of several
-    leaves the value out, logs it once and counts it.
+    A read of one unreadable value raises `SerializationError`; a read of several leaves it out,
+    logs it once and counts it.
     """
 
     def assignments(self, callback: Callback | None = None) -> list[str]:
-        """Return the sorted ids of assigned topologies."""
+        """List assigned topologies, sorted."""
         return self._names(paths.ASSIGNMENTS, callback)
 
     def assignment_info(self, storm_id: str, callback: Callback | None = None) -> Assignment | None:
@@ -73,23 +73,23 @@ class TopologyReads(RecordReader):
     def assignment_info_with_version(
         self, storm_id: str, callback: Callback | None = None
     ) -> Versioned[Assignment] | None:
-        """Return a topology's assignment and its version."""
+        """Return an assignment and version."""
         return self._versioned(Assignment, paths.assignment(storm_id), callback)
 
     def assignment_version(self, storm_id: str, callback: Callback | None = None) -> int | None:
-        """Return the version of an assignment's node, without reading the assignment."""
+        """Return only an assignment's version."""
         return self._version(paths.assignment(storm_id), callback)
 
     def assignments_info(self) -> dict[str, Assignment]:
-        """Return all assignments by topology id."""
+        """Return assignments by topology id."""
         return self._records(Assignment, paths.ASSIGNMENTS)
 
     def active_storms(self, callback: Callback | None = None) -> list[str]:
-        """Return the sorted ids of all topologies: Storm's name."""
+        """List all topologies, sorted."""
         return self._names(paths.STORMS, callback)
 
     def kept_storms(self) -> list[str]:
-        """Return the sorted ids of topologies with nodes besides base and assignment."""
+        """List topologies with nodes besides base and assignment, sorted."""
         names = self._state.children_many(paths.BESIDE_TOPOLOGIES)
         return sorted({storm_id for below in names for storm_id in below or ()})
 
@@ -98,11 +98,11 @@ class TopologyReads(RecordReader):
         return self._record(StormBase, paths.storm(storm_id), callback)
 
     def storm_bases(self) -> dict[str, StormBase]:
-        """Return the bases of all topologies by id."""
+        """Return bases by topology id."""
         return self._records(StormBase, paths.STORMS)
 
     def storm_id_by_name(self, name: str) -> str | None:
-        """Return the id of the topology of that name."""
+        """Find a topology by name."""
         bases = self.storm_bases()
         return next((storm_id for storm_id, base in bases.items() if base.name == name), None)
 
@@ -117,19 +117,19 @@ class TopologyReads(RecordReader):
         return self._record(LogConfig, paths.log_config(storm_id), callback)
 
     def all_checkpoints(self) -> dict[str, Checkpoints]:
-        """Return all records of checkpoints by folder name."""
+        """Return records of checkpoints by folder."""
         return self._records(Checkpoints, paths.CHECKPOINTS)
 
     def checkpoints(self, id_: str) -> Versioned[Checkpoints] | None:
-        """Return the record of a folder's checkpoints."""
+        """Return the record of a folder."""
         return self._versioned(Checkpoints, paths.checkpoints(id_))
 
 
 class TopologyWrites(LeaderWriter):
     """A leader's decisions about topologies.
 
-    `topology_conf` is the topology's own configuration: if it names a user for the workers
-    (``storm.zookeeper.topology.auth.payload``), the ACLs of new nodes let that user in.
+    If `topology_conf` names a user for the workers (``storm.zookeeper.topology.auth.payload``), the
+    ACLs of new nodes let that user in.
     """
 
     def set_assignment(
@@ -152,9 +152,9 @@ class TopologyWrites(LeaderWriter):
     ) -> None:
         """Merge `changes` into a topology's base, also beside concurrent writers.
 
-        A field of `changes` that is None, empty or 0 stays as it was; fields in `clear` are
-        cleared. ``component_executors`` and ``component_debug`` are merged by component. (Storm
-        adds the old and the new sampling percentage, which no caller can want.)
+        Fields in `clear` are cleared; other fields that are None, empty or 0 in `changes` stay.
+        ``component_executors`` and ``component_debug`` are merged by component. (Storm adds up
+        sampling percentages, which no caller can want.)
         """
         checked(StormBase, changes)
         for name in clear:
@@ -168,13 +168,12 @@ class TopologyWrites(LeaderWriter):
     def change_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> None:
         """Write `change` of a topology's base, also beside concurrent writers.
 
-        `change` returns a new base, and is called again after a concurrent write. Raises
-        `NoNodeError` for an unknown topology.
+        `change` returns a new base, again after a concurrent write. Raises `NoNodeError` for an
+        unknown topology.
         """
         path = paths.storm(storm_id)
         for attempt in range(ROUNDS):
             if attempt:
-                # The server may lag behind.
                 self._state.sync_path(path)
             found = self._versioned(StormBase, path)
             if found is None:
@@ -194,7 +193,7 @@ class TopologyWrites(LeaderWriter):
         )
 
     def deactivate_storm(self, storm_id: str) -> None:
-        """Stop a topology's spouts until the next activation."""
+        """Stop a topology's spouts until activation."""
         self.change_storm(storm_id, _inactive)
 
     def remove_storm(self, storm_id: str) -> None:
@@ -219,7 +218,7 @@ class TopologyWrites(LeaderWriter):
     def _delete_together(self, remaining: list[str]) -> None:
         """Delete nodes in one step, in order, without absent nodes.
 
-        The store is not asked beforehand: a lagging server could answer with an old state.
+        A read beforehand could come from a server that lags.
         """
         for _ in range(ROUNDS):
             try:
@@ -258,16 +257,16 @@ class TopologyWrites(LeaderWriter):
         self._put(LogConfig, paths.log_config(storm_id), log_config, topology_conf)
 
     def set_checkpoints(self, record: Checkpoints) -> None:
-        """Record what becomes of checkpoints."""
+        """Record the fate of checkpoints."""
         self._put(Checkpoints, paths.checkpoints(record.folder), record)
 
     def change_checkpoints(self, record: Checkpoints, version: int) -> bool:
-        """Replace a record of checkpoints; False if it has changed."""
+        """Replace a record; False if changed meanwhile."""
         path = paths.checkpoints(record.folder)
         return self._commit([SetData(path, self._encoded(record), version)])
 
     def forget_checkpoints(self, id_: str, version: int) -> bool:
-        """Delete a record of checkpoints; False if it has changed."""
+        """Delete a record; False if changed meanwhile."""
         return self._commit([Delete(paths.checkpoints(id_), version)])
 
     def _commit(self, operations: list[SetData | Delete]) -> bool:
@@ -308,7 +307,7 @@ class CheckpointRemovalWrites(SessionWriter, TopologyReads):
     """A supervisor's reports of removed checkpoints."""
 
     def checkpoints_removed(self, id_: str, supervisor_id: str) -> None:
-        """Report that checkpoints are gone from a supervisor's machine."""
+        """Report checkpoints gone from a supervisor's machine."""
         path = paths.checkpoints(id_)
         for _ in range(ROUNDS):
             found = self.checkpoints(id_)
@@ -340,7 +339,7 @@ class DaemonReads(RecordReader):
     """Reads of registered supervisors and Nimbuses."""
 
     def supervisors(self, callback: Callback | None = None) -> list[str]:
-        """Return the sorted ids of registered supervisors."""
+        """List registered supervisors, sorted."""
         return self._names(paths.SUPERVISORS, callback)
 
     def supervisor_info(
@@ -350,16 +349,16 @@ class DaemonReads(RecordReader):
         return self._record(SupervisorInfo, paths.supervisor(supervisor_id), callback)
 
     def all_supervisor_info(self, callback: Callback | None = None) -> dict[str, SupervisorInfo]:
-        """Return every supervisor's readable record by id.
+        """Return readable records by supervisor id.
 
-        The callback is not called when a record changes, as that happens all the time.
+        Changes of records, which are frequent, do not call the callback.
         """
         if callback is not None:
             self.supervisors(callback)
         return self._records(SupervisorInfo, paths.SUPERVISORS)
 
     def nimbuses(self, callback: Callback | None = None) -> list[NimbusSummary]:
-        """Return every Nimbus's readable record."""
+        """Return readable records."""
         if callback is not None:
             self._names(paths.NIMBUSES, callback)
         return list(self._records(NimbusSummary, paths.NIMBUSES).values())
@@ -371,16 +370,16 @@ class DaemonWrites(SessionWriter):
     _nimbus_places: dict[tuple[str, int], NimbusPlace]
 
     def supervisor_heartbeat(self, supervisor_id: str, info: SupervisorInfo) -> None:
-        """Register a supervisor, or update its record."""
+        """Register, or update the record."""
         self._state.set_ephemeral_node(
             paths.supervisor(supervisor_id), self._codec.write(checked(SupervisorInfo, info))
         )
 
     def add_nimbus_host(self, summary: NimbusSummary) -> None:
-        """Register a Nimbus under its host, or update its record.
+        """Register a Nimbus under its host, or update the record.
 
-        If another live Nimbus has the host's node, the name is ``host:port``. A node of an earlier
-        life is replaced.
+        Beside another live Nimbus with the host's node, the name is ``host:port``. A node of an
+        earlier life is replaced.
         """
         data = self._codec.write(checked(NimbusSummary, summary))
         nimbus = (summary.host, summary.port)
@@ -402,21 +401,21 @@ class NimbusPlace:
         self._of_its_own = paths.nimbus(host_port(host, port))
         self._lock = threading.Lock()
         self._data = b""
-        # Whether it waits for a connection; used by the store's callbacks alone.
+        # Waits for a connection; used by the store's callbacks alone.
         self._is_following = False
-        #: Whether it registered under the host's name, and did not give that up.
+        #: Registered under the host's name, and did not give that up.
         self._had_of_host = False
 
     def take(self, data: bytes) -> None:
-        """Register `data`, replacing the node of an earlier start."""
+        """Register, replacing the node of an earlier start."""
         with self._lock:
             self._data = data
             self._settle(over_others=True)
 
     def _look_again(self) -> None:
-        """Find a place again if another Nimbus has taken it."""
+        """Find a place again after another Nimbus took the last."""
         if not self._is_following:
-            # Beforehand, so that a connection made during a failure is not missed.
+            # First, so that a connection made during a failure is not missed.
             self._is_following = True
             self._state.add_listener(self._on_connection)
         try:
@@ -454,7 +453,7 @@ class NimbusPlace:
                     self._leave(self._of_its_own)
                 return
             elif node is None or is_ours or over_others:
-                # A Nimbus that comes in between is replaced, and finds another place by its watch.
+                # A Nimbus that comes between is replaced; its watch finds it another place.
                 self._state.set_ephemeral_node(path, self._data)
                 self._had_of_host |= path == self._of_host
             else:
@@ -470,7 +469,7 @@ class NimbusPlace:
         return node
 
     def _withdraw(self, path: str, node: NodeData) -> None:
-        """Give up a place that another process has taken, so that it is not made again."""
+        """Give up a place that another process has, for later sessions too."""
         if self._had_of_host and node.stat.owner != self._state.session_id:
             self._had_of_host = False
             self._state.withdraw_registration(path)

@@ -1,8 +1,7 @@
 """Records in a store: encoding, reads with callbacks, and writers by authority.
 
-A `SessionWriter` writes a process's registrations, heartbeats and reports. A `LeaderWriter` writes
-decisions about topologies, fenced, with the leader's epoch. A `RecordWriter` writes what either may
-write.
+A `SessionWriter` writes a process's registrations, heartbeats and reports; a `LeaderWriter`
+decisions about topologies, fenced, with the leader's epoch; a `RecordWriter` what either may write.
 """
 
 from __future__ import annotations
@@ -35,22 +34,21 @@ log = logging.getLogger(__name__)
 
 Record = TypeVar("Record", bound=TPayload)
 
-#: Attempts at a read or write beside other sessions' changes.
+#: Attempts beside other sessions' changes.
 ROUNDS = 20
 
-#: Directories of many records that seldom change.
+#: Many records that seldom change.
 _CACHED_DIRECTORIES = frozenset({paths.STORMS, paths.ASSIGNMENTS})
 
-#: Largest record of a leader, in bytes: a ZooKeeper server hangs up on a request of 1 MiB, and the
-#: leadership would end with the connection.
+#: A ZooKeeper server hangs up on 1 MiB, and the leadership would end with the connection.
 LONGEST = 1_000_000
 
-#: Most unreadable values that are remembered, so that each is logged once.
+#: Remembered unreadable values, each of which is logged once.
 MOST_UNREADABLE = 10_000
 
 
 class Codec:
-    """Encodes records for a release of Storm, and decodes all forms."""
+    """Encodes records for a release of Storm, decodes all forms; raises `SerializationError`."""
 
     def __init__(
         self, compression: Compression = Compression.GZIP, release: Release | None = None
@@ -58,12 +56,12 @@ class Codec:
         self._compression = compression
         #: The Storm that must read the records.
         self.release = release or release_for(compression)
-        #: Values and records of the last `read_all`, by directory.
+        #: Of the last `read_all`, by directory.
         self._listed: dict[str, Mapping[str, _Read]] = {}
 
     @classmethod
     def from_conf(cls, conf: Conf) -> Self:
-        """Return the codec that the configuration names; `ConfigError` if unknown."""
+        """Return the configured codec; `ConfigError` if unknown."""
         release = conf["storm.meta.serialization.release"]
         return cls(
             compression_for(conf["storm.meta.serialization.delegate"]),
@@ -71,7 +69,6 @@ class Codec:
         )
 
     def read(self, cls: type[Record], data: bytes) -> Record:
-        """Decode a record; raises `SerializationError`."""
         return deserialize(cls, data)
 
     def read_all(
@@ -79,8 +76,7 @@ class Codec:
     ) -> tuple[dict[str, Record], dict[str, SerializationError]]:
         """Decode all `values` of a directory, by name; return records and errors.
 
-        Decoding takes most of a large cluster's read: a record with unchanged bytes is returned
-        again as the same object.
+        Unchanged bytes return the same object again: decoding takes most of a large cluster's read.
         """
         before, now = self._listed.get(directory, {}), dict[str, _Read]()
         failed = {}
@@ -97,7 +93,6 @@ class Codec:
         return {name: each.record for name, each in now.items()}, failed
 
     def write(self, record: TPayload) -> bytes:
-        """Encode a record; raises `SerializationError`."""
         return serialize(record, self._compression, release=self.release)
 
 
@@ -107,21 +102,19 @@ class _Read(NamedTuple):
 
 
 def checked(cls: type[Record], record: Record) -> Record:
-    """Return `record` if of class `cls`; `TypeError` otherwise."""
     if type(record) is not cls:
         raise TypeError(f"expected a record of class {cls.__name__}, not {type(record).__name__}")
     return record
 
 
 def stamped(record: Record, epoch: int) -> Record:
-    """Return a copy of `record` with the leader's epoch."""
     ours = copy.copy(record)
     ours.leader_epoch = epoch  # type: ignore[attr-defined]
     return ours
 
 
 class Versioned(NamedTuple, Generic[Record]):
-    """A record, and its node's version."""
+    """A record, and the node's version."""
 
     record: Record
     version: int
@@ -130,7 +123,7 @@ class Versioned(NamedTuple, Generic[Record]):
 class RecordReader:
     """Reads records, and calls callbacks on changes. Thread-safe.
 
-    A read of one record returns None if the record is absent. A deletion of an absent one is fine.
+    A read of an absent record returns None; deleting one is fine.
     """
 
     _state: StateReader
@@ -147,18 +140,18 @@ class RecordReader:
 
     @property
     def unknown_events(self) -> int:
-        """Number of events at paths outside Storm's layout."""
+        """Events at paths outside Storm's layout."""
         return self._callbacks.unknown_events
 
     @property
     def unreadable(self) -> int:
-        """Number of unreadable values that bulk reads left out."""
+        """Unreadable values that bulk reads left out."""
         return self._unreadable
 
     def _names(self, path: str, callback: Callback | None = None) -> list[str]:
-        """Return the sorted names of a node's children; none if the node is absent.
+        """Return the sorted names of a node's children; none if absent.
 
-        The callback is called once when they change, or when the absent node is made.
+        The callback is called once when they change, or the absent node is made.
         """
         for _ in range(ROUNDS):
             try:
@@ -170,14 +163,14 @@ class RecordReader:
             with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
                 if not self._state.node_exists(path, watch):
                     return []
-            # Made just now: wait for the children alone, or the callback would be called twice.
+            # Made just now: wait for the children alone, or the callback comes twice.
             self._callbacks.forget(WatchKind.NODE, path, callback)
         raise StateError(f"{path} came and went {ROUNDS} times while its children were read")
 
     def _record(
         self, cls: type[Record], path: str, callback: Callback | None = None
     ) -> Record | None:
-        """Return a node's record, None if the node is absent.
+        """Return a node's record, None if absent.
 
         The callback stays registered if the value is unreadable (`SerializationError`).
         """
@@ -204,7 +197,7 @@ class RecordReader:
     def _listed(self, cls: type[Record], path: str) -> tuple[dict[str, Record], set[str]]:
         """Return the records directly below a node, by name, and the names of unreadable values.
 
-        Records of topologies are shared by all readers, so no reader may change them.
+        Readers share records of topologies, and may not change them.
         """
         try:
             nodes = self._state.children_data(path)
@@ -222,7 +215,6 @@ class RecordReader:
     def _decoded(
         self, cls: type[Record], path: str, values: Iterable[tuple[str, bytes]]
     ) -> dict[str, Record]:
-        """Decode the readable values below `path`, by name."""
         records = {}
         for name, data in values:
             try:
@@ -272,7 +264,6 @@ class LeaderWriter(RecordWriter):
         record: Record,
         topology_conf: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write a record with the leader's epoch."""
         data = self._encoded(checked(cls, record))
         self._writer.set_data(path, data, workers_digest=digest_of_workers(topology_conf))
 
@@ -287,6 +278,5 @@ class LeaderWriter(RecordWriter):
 
 
 def digest_of_workers(topology_conf: Mapping[str, Any] | None) -> str | None:
-    """Return the digest of a topology's workers, if it has its own."""
     payload = (topology_conf or {}).get("storm.zookeeper.topology.auth.payload")
     return digest_id(payload) if payload else None

@@ -1,7 +1,7 @@
 """Reports of workers: errors and back-pressure; and requests to profile workers.
 
-A component's reports are limited, as in Storm, so that a failing component does not flood
-ZooKeeper. An interval begins with the first error after the last interval.
+Reports are limited by component, as in Storm, so that a failing component does not flood ZooKeeper.
+An interval begins with the first error after the last interval.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from stormkeeper.thrift.records import ErrorInfo, NodeInfo, ProfileRequest
 #: Errors kept of each component and task, as in Storm.
 KEPT = 10
 
-#: Characters kept of an error, half of the beginning and half of the end: ZooKeeper hangs up on a
-#: value of 1 MiB, and a query's traceback can be longer.
+#: Characters kept of an error, half from each end: ZooKeeper hangs up on a value of 1 MiB, and a
+#: query's traceback can be longer.
 LONGEST = 65_536
 
 _NODE = re.compile(r"e([0-9]+)")
 
-#: Reporters remembered at once. A worker has the components of its topology; a supervisor reports
-#: for many, and forgets the longest silent.
+#: A worker has its topology's components; a supervisor reports for many, and forgets the longest
+#: silent.
 REMEMBERED = 10_000
 
 
@@ -48,7 +48,7 @@ class ErrorLimits(NamedTuple):
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, object]) -> Self:
-        """Return the limits of a configuration, which may be a topology's."""
+        """Return the limits of a configuration, also a topology's."""
         interval = conf["topology.error.throttle.interval.secs"]
         most = conf["topology.max.error.report.per.interval"]
         assert isinstance(interval, int | float)
@@ -65,14 +65,13 @@ class ErrorThrottles:
         self._limits = limits
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        #: Start of each reporter's interval, and its errors since, in the order of reports.
+        #: Start of each reporter's interval, and errors since, in the order of reports.
         self._reported: dict[tuple[str, str | int], tuple[float, int]] = {}
 
     def __len__(self) -> int:
         return len(self._reported)
 
     def admits(self, storm_id: str, reporter: str | int) -> bool:
-        """Return whether an error of a component or task is reported."""
         key, now = (storm_id, reporter), self._monotonic()
         with self._lock:
             began, count = self._reported.pop(key, (now, 0))
@@ -84,7 +83,6 @@ class ErrorThrottles:
         return count < self._limits.per_interval
 
     def forget(self, storm_id: str) -> None:
-        """Forget a topology's reporters."""
         with self._lock:
             for key in [key for key in self._reported if key[0] == storm_id]:
                 del self._reported[key]
@@ -98,14 +96,11 @@ class ReportReads(RecordReader):
         return self._errors_below(paths.component_errors(storm_id, component))
 
     def last_error(self, storm_id: str, component: str) -> ErrorInfo | None:
-        """Return a component's last error, None if there was none.
-
-        It outlives the worker's session.
-        """
+        """Return a component's last error, which outlives the worker's session."""
         return self._record(ErrorInfo, paths.last_error(storm_id, component))
 
     def topology_errors(self, storm_id: str) -> dict[str, list[ErrorInfo]]:
-        """Return the newest errors and the last error of each component, newest first."""
+        """Return each component's newest errors and last error, newest first."""
         top = paths.errors(storm_id)
         names = self._names(top)
         below = self._state.children_many([f"{top}/{name}" for name in names])
@@ -139,11 +134,11 @@ class ReportReads(RecordReader):
         return self._errors_below(paths.task_errors(storm_id, task))
 
     def error_topologies(self) -> list[str]:
-        """Return the sorted ids of topologies with errors."""
+        """List topologies with errors, sorted."""
         return self._names(paths.ERRORS)
 
     def _errors_below(self, top: str) -> list[ErrorInfo]:
-        """Read errors; of two in the same second the higher number is the newer."""
+        """Read errors; in the same second the higher number is newer."""
         numbered = [
             (error.error_time_secs, number, error)
             for name, error in self._records(ErrorInfo, top).items()
@@ -152,16 +147,16 @@ class ReportReads(RecordReader):
         return _newest_first(numbered)
 
     def topology_profile_requests(self, storm_id: str) -> list[ProfileRequest]:
-        """Return the requests for a topology's workers."""
+        """Return requests for a topology's workers."""
         return list(self._records(ProfileRequest, paths.profiler_configs(storm_id)).values())
 
     def worker_profile_requests(self, storm_id: str, node_info: NodeInfo) -> list[ProfileRequest]:
-        """Return the requests for a worker of a topology."""
+        """Return requests for one worker."""
         requests = self.topology_profile_requests(storm_id)
         return [request for request in requests if request.nodeInfo == node_info]
 
     def backpressure_topologies(self) -> list[str]:
-        """Return the sorted ids of topologies with back-pressure."""
+        """List topologies with back-pressure, sorted."""
         return self._names(paths.BACKPRESSURE)
 
     def topology_backpressure(
@@ -195,7 +190,7 @@ class ReportWrites(SessionWriter):
     ) -> bool:
         """Report an error of a component, and delete all but the newest ten.
 
-        `host` and `port` name the worker. Returns False if the error was dropped by the limit.
+        `host` and `port` name the worker. Returns False if the limit dropped the error.
         """
         if not self._throttles.admits(storm_id, component):
             return False
@@ -223,14 +218,14 @@ class ReportWrites(SessionWriter):
         return True
 
     def forget_errors(self, storm_id: str) -> None:
-        """Forget a topology's reports in the throttle."""
+        """Forget a topology in the throttle."""
         self._throttles.forget(storm_id)
 
     def _error(self, text: str, host: str | None, port: int | None) -> bytes:
         if (left_out := len(text) - LONGEST) > 0:
             half = LONGEST // 2
             text = f"{text[:half]}\n… {left_out:,} characters left out …\n{text[-half:]}"
-        # A report must not fail: the text may hold what UTF-8 cannot encode.
+        # A report must not fail: UTF-8 may not encode the text.
         text = text.encode("utf-8", "replace").decode("utf-8")
         return self._codec.write(ErrorInfo(text, int(self._clock()), host, port))
 
@@ -240,45 +235,44 @@ class ReportWrites(SessionWriter):
         except NoNodeError:  # topology torn down meanwhile
             return
         numbered = sorted((number, name) for name in names if (number := _number(name)) is not None)
-        # Errors of other workers too: a concurrent prune deletes the same ones.
+        # Other workers' errors too: a concurrent prune deletes the same.
         for _, name in numbered[:-KEPT]:
             self._state.delete_node(f"{top}/{name}")
 
     def worker_backpressure(self, storm_id: str, node: str, port: int, timestamp_ms: int) -> None:
-        """Report that a worker cannot keep up since `timestamp_ms`."""
+        """Report back-pressure since `timestamp_ms`."""
         path = paths.backpressure(storm_id, node, port)
         self._state.set_ephemeral_node(path, _MILLISECONDS.pack(timestamp_ms))
 
     def remove_worker_backpressure(self, storm_id: str, node: str, port: int) -> None:
-        """Report that a worker keeps up again."""
+        """Report the end of back-pressure."""
         self._state.delete_node(paths.backpressure(storm_id, node, port))
 
 
 class ReportLeaderWrites(LeaderWriter):
-    """A leader's writes of report directories and of profiling requests."""
+    """A leader's writes of report directories and profiling requests."""
 
     def setup_errors(self, storm_id: str, topology_conf: Mapping[str, Any] | None = None) -> None:
-        """Make the directory of a topology's errors."""
+        """Make the directory of errors."""
         self._writer.mkdirs(paths.errors(storm_id), workers_digest=digest_of_workers(topology_conf))
 
     def teardown_errors(self, storm_id: str) -> None:
-        """Delete the errors of a topology."""
-        # The directory that `error_topologies` lists goes last, so that an interrupted teardown is
-        # found again.
+        """Delete a topology's errors."""
+        # Listed by `error_topologies`, so deleted last: an interrupted teardown is found again.
         self._writer.delete_node(paths.taskerrors(storm_id))
         self._writer.delete_node(paths.errors(storm_id))
 
     def set_worker_profile_request(self, storm_id: str, request: ProfileRequest) -> None:
         """Request the profiling of a worker, replacing a request for the same action.
 
-        Raises `InvalidPathError` unless it names a node, exactly one port and an action.
+        Raises `InvalidPathError` unless the request names a node, exactly one port and an action.
         """
         self._put(ProfileRequest, _path(storm_id, request), request)
 
     def setup_backpressure(
         self, storm_id: str, topology_conf: Mapping[str, Any] | None = None
     ) -> None:
-        """Make the directory of a topology's back-pressure."""
+        """Make the directory of back-pressure."""
         self._writer.mkdirs(
             paths.backpressure_of_topology(storm_id),
             workers_digest=digest_of_workers(topology_conf),
@@ -298,7 +292,7 @@ def _number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-#: Storm's form of a time: milliseconds since 1970.
+#: Milliseconds since 1970, as in Storm.
 _MILLISECONDS = struct.Struct(">q")
 
 

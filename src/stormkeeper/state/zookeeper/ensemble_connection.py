@@ -1,14 +1,13 @@
 """A session with a ZooKeeper ensemble: calls with deadlines, and only our own exceptions.
 
-kazoo keeps the connection. Where kazoo differs from our guarantees, this module and `kazoo_client`
-make up for it:
+kazoo keeps the connection. This module and `kazoo_client` change four habits of kazoo:
 
 - kazoo sends a call however late. Our calls wait for a connection until their deadline, and only
-  then go to kazoo; what kazoo has not sent by then is withdrawn.
-- kazoo gives one server the whole session timeout to accept a connection; we divide the time by
-  the number of servers, as the Java client does.
-- kazoo's attempts to reconnect come hours apart in the end; ours come every second.
-- kazoo's thread ends for good when a server refuses the user. We start it again.
+  then go to kazoo; the deadline withdraws an unsent call.
+- kazoo gives one server the whole session timeout to accept a connection; here each has a share, as
+  in the Java client.
+- kazoo's attempts to reconnect come an hour apart in the end; ours come every second.
+- kazoo's thread ends for good when a server refuses the user; here it is started again.
 """
 
 import logging
@@ -50,7 +49,7 @@ from stormkeeper.state.zookeeper.requests import (
 
 log = logging.getLogger(__name__)
 
-# kazoo warns about every attempt to connect, one a second while a server is away.
+# kazoo warns about every attempt to connect.
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.CRITICAL)
 
@@ -68,31 +67,30 @@ _kazoo_log.addFilter(_hide_credentials)
 
 T = TypeVar("T")
 
-#: Timeout of `EnsembleConnection.close` for the server's answer, in seconds.
+#: For the server's answer in `EnsembleConnection.close`.
 CLOSE_SECS: Final = 10.0
 
-#: The same if no server is reached; the session then expires.
+#: If no server is reached; the session then expires.
 UNREACHED_CLOSE_SECS: Final = 1.0
 
-#: Pauses between attempts to connect, in seconds: the first, and the longest.
+#: First and longest pause.
 _RECONNECT_SECS: Final = (0.1, 1.0)
 
-#: Requests under way at once in `EnsembleConnection.gather`, and how many are added at a time: a
-#: call of another thread waits only briefly.
+#: Requests under way at once in `EnsembleConnection.gather`, added in halves, so that other
+#: threads' calls wait only briefly.
 WINDOW: Final = 2000
 _STEP: Final = WINDOW // 2
 
-#: Pause before an unsent request is handed to kazoo again, in seconds.
 _NOT_SENT_SECS: Final = 0.01
 
-#: Part of a server's share of the session timeout for each of its first answers.
+#: Of a server's share of the session timeout, for each of its first answers.
 FIRST_ANSWER_SHARE: Final = 0.5
 
 
 class EnsembleConnection:
     """A session with an ensemble, renewed when lost. Safe for many threads.
 
-    `on_state` gets every change of the connection, on kazoo's thread, and must not block.
+    `on_state` gets every change, on kazoo's thread, and must not block.
     """
 
     def __init__(
@@ -104,13 +102,13 @@ class EnsembleConnection:
         self._changed = threading.Condition()
         self._state = ConnectionState.LOST
         self._session_id: int | None = None
-        #: Connections made so far; watches left before the last one are gone.
+        #: Watches left before the last connection are gone.
         self.times_made = 0
         self.session_ids: set[int] = set()
         self._closed = False
-        # Held while kazoo is started again or ended.
+        # Held while kazoo is restarted or ended.
         self._starting = threading.Lock()
-        #: Why the servers refuse our credentials, and when to ask again, on the monotonic clock.
+        #: Why the servers refuse our credentials, and when to ask again (monotonic).
         self._refused: StateAuthenticationError | None = None
         self._retry_at = 0.0
         security = settings.security
@@ -142,17 +140,14 @@ class EnsembleConnection:
 
     @property
     def state(self) -> ConnectionState:
-        """Present state of the connection."""
         return self._state
 
     @property
     def session_id(self) -> int | None:
-        """The id of the newest session; None before the first."""
         return self._session_id
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
         return self._closed
 
     @property
@@ -197,7 +192,7 @@ class EnsembleConnection:
         )
 
     def restart(self) -> None:
-        """Connect again, as a new session, after kazoo has given up; does not wait.
+        """Connect again, as a new session, after kazoo gave up; does not wait.
 
         Raises `StateError` if kazoo cannot start now.
         """
@@ -223,7 +218,7 @@ class EnsembleConnection:
                 return
             self._closed = True
             self._changed.notify_all()
-        # kazoo waits without a deadline for its thread, which may be in a name look-up.
+        # kazoo waits without a deadline for its thread, perhaps in a name look-up.
         is_reached = self._state is ConnectionState.CONNECTED
         closer = threading.Thread(target=self._close_client, name="zookeeper close", daemon=True)
         closer.start()
@@ -242,9 +237,9 @@ class EnsembleConnection:
     def call(self, request: Request, deadline: float) -> Any:
         """Send one request once connected, and wait for the answer until `deadline`.
 
-        Raises `OutcomeUnknownError` if no answer came (`ConnectionLostError` if the connection
-        broke), `StateUnavailableError` or `StateClosedError` if the request was not sent, and never
-        will be, and `StateError` if the server refused.
+        Raises `OutcomeUnknownError` without an answer (`ConnectionLostError` if the connection
+        broke), `StateUnavailableError` or `StateClosedError` if the request never was and never
+        will be sent, `StateError` if refused.
         """
         (call,) = self._answered([request], deadline)
         error = call.exception
@@ -257,15 +252,15 @@ class EnsembleConnection:
     ) -> list[Result]:
         """Apply operations with whole paths, all or none; not repeated.
 
-        Raises `TransactionError` if an operation was refused; else as `call`.
+        Raises `TransactionError` if one was refused; else as `call`.
         """
         answers = self.call(transaction(operations, acl), deadline)
         return results(operations, answers, self.translated)
 
     def gather(self, requests: Sequence[Request], deadline: float) -> list[Any]:
-        """Send many requests in about one round trip; return their answers in order.
+        """Send many requests in about one round trip; return the answers in order.
 
-        The answer to a refused request is a `StateError`. Raises lost connections as `call`.
+        A refusal is a `StateError` among the answers. Raises other errors as `call`.
         """
         if not requests:
             return []
@@ -277,7 +272,7 @@ class EnsembleConnection:
         ]
 
     def repeated(self, operation: Callable[[], T], deadline: float) -> T:
-        """Run `operation`, and again after a lost connection, as often as the settings allow.
+        """Run `operation`, and again after a lost connection, as the settings allow.
 
         Raises `OutcomeUnknownError` if any attempt may have had an effect.
         """
@@ -301,7 +296,6 @@ class EnsembleConnection:
         raise AssertionError("the last repetition returns or raises")
 
     def translated(self, error: Exception, what: str, path: str, size: int = 0) -> StateError:
-        """Return our error for kazoo's, as `requests.translated`."""
         if self._closed and is_outcome_unknown(error):
             return OutcomeUnknownError(
                 f"cannot {what} {path}: this session with ZooKeeper was closed meanwhile; it may"
@@ -310,7 +304,6 @@ class EnsembleConnection:
         return translated(error, what, path, self.ensemble, identities=self.identities, size=size)
 
     def _answered(self, requests: Sequence[Request], deadline: float) -> list[SentRequest]:
-        """Send requests; return them when the server has answered all."""
         first = requests[0]
         while True:
             self._await_connection(first, deadline)
@@ -319,7 +312,7 @@ class EnsembleConnection:
                 if self._hand_over(requests, calls, deadline):
                     return calls
             finally:
-                # The caller stops waiting, so the rest must not happen later.
+                # The caller stops waiting: the rest must not happen later.
                 sent = [call for call in calls if not call.withdraw()]
             if sent:
                 sent[-1].is_answered_by(deadline)
@@ -329,20 +322,17 @@ class EnsembleConnection:
             if sent or any(isinstance(loss, AuthFailedError) for loss in losses):
                 loss = losses[0] if losses else ConnectionLoss()
                 raise self.translated(loss, first.what, first.path, first.size) from loss
-            # None was sent, so sending all again is safe for any request.
+            # None was sent, so all can be sent again.
             self._sleep(_NOT_SENT_SECS)
 
     def _hand_over(
         self, requests: Sequence[Request], calls: list[SentRequest], deadline: float
     ) -> bool:
-        """Give requests to kazoo and wait; return whether the server has answered all.
-
-        Requests are added to `calls` as kazoo gets them.
-        """
+        """Give requests to kazoo, into `calls`; return whether all were answered."""
         client = self._client
         for begin in range(0, len(requests), _STEP):
             for request in requests[begin : begin + _STEP]:
-                # One by one: Ctrl-C may come between two, and queued requests are withdrawn then.
+                # One by one: Ctrl-C may come between, and then withdraws queued requests.
                 calls.append(request.send(client))
             is_last = begin + _STEP >= len(requests)
             awaited = calls[-1] if is_last else calls[begin - 1] if begin else None
@@ -367,7 +357,7 @@ class EnsembleConnection:
                     f" connection is {self._state.name}) and the call's time is up: {self._why()}"
                 )
             if time.monotonic() >= deadline:
-                # A request sent after the deadline could only have an unknown outcome.
+                # A request sent now could only have an unknown outcome.
                 raise StateUnavailableError(
                     f"cannot {what} {path}: the call's time was up before ZooKeeper at"
                     f" {self.ensemble} could be asked"
@@ -452,7 +442,6 @@ class EnsembleConnection:
 
 
 def _loss(call: SentRequest) -> Exception | None:
-    """Return why the outcome of a request is unknown."""
     error: Exception | None = call.exception
     if error is not None and (is_outcome_unknown(error) or isinstance(error, AuthFailedError)):
         return error

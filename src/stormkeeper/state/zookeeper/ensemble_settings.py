@@ -1,10 +1,10 @@
 """Settings of a ZooKeeper session: servers and timeouts, credentials, access rules and TLS.
 
-A client can authenticate by digests of user and password, by SASL with DIGEST-MD5, and by a
-certificate over TLS. TLS files are PEM.
+A client authenticates by digests of user and password, by SASL with DIGEST-MD5, or by a certificate
+over TLS. TLS files are PEM.
 
-A node gets its ACL from the process that makes it. Daemons keep their nodes to themselves, but let
-a topology's workers read its records and make nodes in the directories for reports.
+The process that makes a node sets its ACL. Daemons keep their nodes to themselves, but let a
+topology's workers read its records and make nodes in the directories for reports.
 """
 
 import logging
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 
 SASL_SECTION: Final = "Client"
 
-#: Realm and URI of every ZooKeeper server in DIGEST-MD5.
+#: Of every ZooKeeper server in DIGEST-MD5.
 SASL_REALM: Final = "zk-sasl-md5"
 SASL_DIGEST_URI: Final = "zookeeper/zk-sasl-md5"
 
 _LOGIN_FILE: Final = "java.security.auth.login.config"
 _SUPER_ACL: Final = "storm.zookeeper.superACL"
 
-#: Scheme and payload of the daemons, and of a topology's workers.
+#: Scheme and payload, of the daemons and of a topology's workers.
 _SERVER: Final = ("storm.zookeeper.auth.scheme", "storm.zookeeper.auth.payload")
 _TOPOLOGY: Final = ("storm.zookeeper.topology.auth.scheme", "storm.zookeeper.topology.auth.payload")
 
@@ -51,13 +51,13 @@ class Permission(Enum):
 class Grant(NamedTuple):
     """An entry of a node's ACL."""
 
-    #: ZooKeeper's authentication scheme: "digest", "sasl", or "auth" for the node's maker.
+    #: "digest", "sasl", or "auth" for the node's maker.
     scheme: str
     id: str
     permission: Permission
 
 
-#: The maker of the node, under every identity that it has proved.
+#: The node's maker, under every proved identity.
 CREATOR: Final = Grant("auth", "", Permission.ALL)
 
 #: Where a topology's workers may read: at and below ``<directory>/<topology id>``.
@@ -65,8 +65,8 @@ _READ: Final = frozenset(
     (paths.STORMS, paths.ASSIGNMENTS, paths.CREDENTIALS, paths.LOG_CONFIGS, paths.TASKS)
 )
 
-#: Where the workers have all rights to ``<directory>/<topology id>`` itself, and so make nodes
-#: below. Nodes that a daemon makes there stay the daemon's.
+#: Where workers have all rights to ``<directory>/<topology id>`` itself, and so make nodes below.
+#: Daemons' nodes there stay the daemons'.
 _REPORT: Final = frozenset(
     (paths.WORKERBEATS, paths.ERRORS, paths.BACKPRESSURE, paths.TASKBEATS, paths.TASKERRORS)
 )
@@ -95,7 +95,7 @@ class AccessRules:
     def grants(self, path: str, workers_digest: str | None = None) -> tuple[Grant, ...]:
         """Return the grants on a node made at `path`, relative to the root; ``()``: open to all.
 
-        `workers_digest` is the topology's; None: `topology_digest`.
+        `workers_digest` defaults to `topology_digest`.
         """
         if not self._authenticated:
             return ()
@@ -117,7 +117,6 @@ def _of_workers(path: str) -> Permission | None:
     return Permission.ALL if top in _REPORT and is_a_topology_s else None
 
 
-#: Without authentication: all nodes are open to all.
 OPEN: Final = AccessRules(authenticated=False)
 
 
@@ -127,11 +126,11 @@ class Security:
 
     #: As kazoo's ``auth_data``.
     digests: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    #: Makes the client's SASL mechanism of each connection; None: no SASL.
+    #: For each connection; None: no SASL.
     mechanism: Callable[[], Mechanism] | None = None
-    #: Makes the TLS context of each connection; None: no TLS.
+    #: For each connection; None: no TLS.
     contexts: Callable[[], ssl.SSLContext] | None = None
-    #: Our identities, for messages: "digest:storm:…=", "sasl:nimbus". Contains no secret.
+    #: For messages: "digest:storm:…=", "sasl:nimbus". Contains no secret.
     identities: tuple[str, ...] = ()
     rules: AccessRules = OPEN
 
@@ -141,7 +140,6 @@ class Security:
         return bool(self.digests) or self.mechanism is not None
 
     def acl(self, path: str, workers_digest: str | None = None) -> list[ACL] | None:
-        """Return the ACL of a node, as `AccessRules.grants`."""
         return [_acl(grant) for grant in self.rules.grants(path, workers_digest)] or None
 
     @classmethod
@@ -222,7 +220,6 @@ def _super_acl(conf: Mapping[str, Any]) -> Grant | None:
 
 
 def _sasl(conf: Mapping[str, Any]) -> tuple[Callable[[], Mechanism] | None, str | None]:
-    """Return what makes the mechanism, and the user's name."""
     file = conf.get(_LOGIN_FILE)
     login = None if file is None else jaas.read(Path(file)).get(SASL_SECTION)
     if login is None:
@@ -255,10 +252,10 @@ _TRUST_PASSWORD: Final = "storm.zookeeper.ssl.truststore.password"
 
 _STORES: Final = (_KEY_STORE, _TRUST_STORE)
 
-#: Every PEM file contains this, and none of Java's stores does.
+#: In every PEM file, and in none of Java's stores.
 _PEM: Final = b"-----BEGIN "
 
-#: Beginning of Java's own format; any other is taken for PKCS#12, Java's default.
+#: Java's own format; any other is taken for PKCS#12, Java's default.
 _JKS: Final = b"\xfe\xed\xfe\xed"
 
 _TO_PKCS12: Final = (
@@ -271,7 +268,7 @@ _CERTIFICATES_TO_PEM: Final = "keytool -list -rfc -keystore {} > store.pem"
 def client_contexts(conf: Mapping[str, Any]) -> Contexts | None:
     """Return the maker of each connection's TLS context; None without TLS.
 
-    A renewed file that is invalid is logged, and the earlier context stays in use.
+    An invalid renewed file is logged; the earlier context stays in use.
     """
     if not conf.get(_ENABLE):
         return None
@@ -347,7 +344,7 @@ class EnsembleSettings:
     session_timeout_secs: float = 20.0
     #: Timeout of a call, and of connecting.
     call_timeout_secs: float = 15.0
-    #: Repetitions of a call after lost connections, with doubling pauses.
+    #: After lost connections, with doubling pauses.
     retry_times: int = 5
     retry_interval_secs: float = 1.0
     retry_ceiling_secs: float = 30.0

@@ -1,20 +1,20 @@
-"""kazoo's client, with our handler (kazoo's public `IHandler`) and with private methods overridden.
+"""kazoo's client, with our handler (kazoo's public `IHandler`) and private methods overridden.
 
-The overridden names are private to kazoo, so its version is capped (pyproject.toml), and
-``tests/state/zookeeper/test_kazoo.py`` fails when one changes. Why each is overridden:
+So kazoo's version is capped (pyproject.toml), and ``tests/state/zookeeper/test_kazoo.py`` fails
+when an overridden name changes. Reasons:
 
-- `_send_request`: kazoo would send a request after its caller has given up; its thread ends at a
-  request that does not fit into the protocol; and each request puts off the ping by which kazoo
-  notices a silent server.
-- `_read_socket`: an unreadable answer costs the connection; kazoo's thread would end.
-- `_connect`: the same while connecting. kazoo reports a connection before it has authenticated,
-  and forgets why an attempt failed.
-- `_authenticate_with_sasl`: kazoo wants another library, and takes any broken connection for a
+- `_send_request`: kazoo would send a request after its caller gave up; its thread ends at a request
+  that does not fit into the protocol; and each request puts off the ping that notices a silent
+  server.
+- `_read_socket`: an unreadable answer would end kazoo's thread; here it costs the connection.
+- `_connect`: the same while connecting. kazoo reports a connection before authentication, and
+  forgets why an attempt failed.
+- `_authenticate_with_sasl`: kazoo needs another library, and takes any broken connection for a
   refusal.
 - `_expand_client_hosts`: kazoo's thread ends at an invalid name.
 - `_queue`, of the client: kazoo replaces it at the end of a session, and would lose requests.
 
-kazoo's ``add_auth`` is not used, as kazoo would take its answer for that of the oldest request. All
+kazoo's ``add_auth`` is not used: kazoo would take its answer for that of the oldest request. All
 methods run on kazoo's thread.
 """
 
@@ -53,16 +53,15 @@ from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
 
 log = logging.getLogger(__name__)
 
-#: Most requests in kazoo's queue: the capacity of a pipe, in bytes.
+#: Most requests in kazoo's queue: a pipe's capacity in bytes.
 _MOST_WAKE_UPS = 1_048_576
 
-#: Reason if a server ends a connection without TLS before its first answer.
+#: A server ended a connection without TLS before its first answer.
 _WITHOUT_TLS: Final = (
     "the server hung up when it was first spoken to, as one does that is no ZooKeeper, that has TLS"
     " on this port (set storm.zookeeper.ssl.enable), or that is not ready to serve"
 )
 
-#: kazoo's message for a connection that the server ended.
 _KAZOOS_HUNG_UP: Final = "socket connection broken"
 
 
@@ -71,10 +70,10 @@ class UnwritableRequestError(KazooException):  # type: ignore[misc]
 
 
 class SentRequest(AsyncResult):  # type: ignore[misc]
-    """A request that was given to kazoo, and its answer.
+    """A request that was given to kazoo, and the answer.
 
-    kazoo's thread claims it before sending; the caller withdraws it when its time is up. A
-    withdrawn request never happens.
+    kazoo's thread claims it before sending; the caller withdraws it at the deadline. A withdrawn
+    request never happens.
     """
 
     def __init__(self, handler: "KazooHandler") -> None:
@@ -87,24 +86,23 @@ class SentRequest(AsyncResult):  # type: ignore[misc]
         self._is_withdrawn = False
 
     def claim(self) -> bool:
-        """Claim the request for sending; return whether it may be sent."""
+        """Claim for sending; return whether sending is allowed."""
         return self._decision.acquire(blocking=False)
 
     def withdraw(self) -> bool:
-        """Withdraw the request; return whether it was not sent, and so never will be."""
+        """Withdraw; return whether the request was not sent, and so never will be."""
         if self._decision.acquire(blocking=False):
             self._is_withdrawn = True
         return self._is_withdrawn
 
     def set(self, value: Any = None) -> None:
-        """Take the answer that kazoo read."""
         self._own_handler.answers += 1
         super().set(value)
 
     def set_exception(self, exception: Exception) -> None:
         """Take the exception that kazoo raises.
 
-        Ctrl-C is raised further: kazoo would take it for the end of the connection.
+        Raises Ctrl-C further: kazoo would take it for the end of the connection.
         """
         cause = sys.exception()
         is_new = id(cause) != self._handled
@@ -115,7 +113,6 @@ class SentRequest(AsyncResult):  # type: ignore[misc]
         super().set_exception(exception)
 
     def is_answered_by(self, deadline: float) -> bool:
-        """Wait for the answer; return whether it came by `deadline`."""
         while not self.ready():
             left = deadline - time.monotonic()
             if left <= 0:
@@ -125,10 +122,9 @@ class SentRequest(AsyncResult):  # type: ignore[misc]
 
 
 class WakeUps:
-    """Both ends of the pipe that wakes kazoo's thread, one byte for each request.
+    """Both ends of the pipe that wakes kazoo's thread, a byte for each request.
 
-    kazoo's own socket pair blocks its writer while it is full, past any deadline. Neither end of
-    this pipe ever waits.
+    Neither end ever waits; kazoo's socket pair blocks its writer while full, past any deadline.
     """
 
     def __init__(self) -> None:
@@ -136,22 +132,19 @@ class WakeUps:
         self._reading, self._writing = io.FileIO(reading), io.FileIO(writing, "w")
         for end in (reading, writing):
             os.set_blocking(end, False)
-        # If the system forbids it, there is room for 65,536.
+        # If forbidden, there is room for 65,536.
         with contextlib.suppress(AttributeError, OSError):
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _MOST_WAKE_UPS)
-        #: In C throughout: Ctrl-C in Python code within kazoo would end the connection.
+        #: In C: Ctrl-C in Python code within kazoo would end the connection.
         self.send = self._writing.write
 
     def recv(self, size: int) -> bytes:
-        """Take a byte if there is one."""
         return self._reading.read(size) or b""
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable while there are bytes."""
         return self._reading.fileno()
 
     def close(self) -> None:
-        """Close the pipe. Later writes raise `ValueError`."""
         self._writing.close()
         self._reading.close()
 
@@ -161,7 +154,7 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     - Watches run on the thread that reads them, in the order of the wire.
     - Every server has a share of the time to connect; kazoo gives each all of it.
-    - Decrypted bytes of TLS that were not read yet count as readable.
+    - Decrypted but unread bytes of TLS count as readable.
     - Waiting for a socket takes one system call; kazoo's takes five.
     """
 
@@ -169,14 +162,14 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
         super().__init__()
         self.loop: threading.Thread | None = None
         self.answers = 0
-        #: Longest wait for a socket, in seconds; None: as long as kazoo asks for.
+        #: Longest wait for a socket; None: as long as kazoo asks for.
         self.longest_wait_secs: float | None = None
         longest = min(settings.session_timeout_secs, settings.call_timeout_secs)
         self._connect_secs = longest / len(settings.servers)
         self._contexts: Callable[[], ssl.SSLContext] | None = settings.security.contexts
 
     def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
-        """Start a thread that is named after its function."""
+        """Start a thread, named after the function."""
         name = f"zookeeper {func.__name__.strip('_').replace('_', ' ')}"
         thread = threading.Thread(target=func, args=args, kwargs=kwargs, name=name, daemon=True)
         if func.__name__ == "zk_loop":
@@ -185,15 +178,12 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
         return thread
 
     def dispatch_callback(self, callback: Any) -> None:
-        """Run a watch, here and now."""
         callback.func(*callback.args)
 
     def async_result(self) -> SentRequest:
-        """Return the future of a request."""
         return SentRequest(self)
 
     def create_socket_pair(self) -> tuple[WakeUps, WakeUps]:
-        """Return both ends of the pipe that wakes kazoo's thread."""
         both = WakeUps()
         return both, both
 
@@ -204,7 +194,6 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
         timeout: float = math.inf,
         **_its_tls: Any,
     ) -> socket.socket:
-        """Connect to a server; raises `OSError`, of TLS too."""
         connection = socket.create_connection(address, min(timeout, self._connect_secs))
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -222,7 +211,7 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
         _exceptional: Sequence[Any],
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Return the ready sockets of two disjoint lists; as `select.select`."""
+        """Wait as `select.select`; the lists are disjoint."""
         if self.longest_wait_secs is not None:
             timeout = min(math.inf if timeout is None else timeout, self.longest_wait_secs)
         poll = select.poll()
@@ -249,7 +238,7 @@ class Failure(NamedTuple):
     """Why a connection was not made."""
 
     reason: str
-    #: Advice; None if the server may simply not run.
+    #: Advice; None if the server may simply be down.
     advice: str | None = None
 
     def __str__(self) -> str:
@@ -257,8 +246,7 @@ class Failure(NamedTuple):
 
 
 def failure_to_connect(error: Exception) -> Failure:
-    """Describe why a connection was not made."""
-    # kazoo wraps the socket's error, with only a part of its message.
+    # kazoo wraps the socket's error, and keeps only a part of the message.
     cause = error.__context__ if isinstance(error.__context__, OSError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return Failure(
@@ -280,7 +268,6 @@ def failure_to_connect(error: Exception) -> Failure:
 
 
 def failure_to_resolve(host: str, error: Exception) -> Failure:
-    """Describe why `host` has no address."""
     reason = getattr(error, "strerror", None) or error
     return Failure(
         f"the name {host} does not resolve ({reason})", "check storm.zookeeper.servers and the DNS"
@@ -303,9 +290,9 @@ class SingleQueueClient(KazooClient):  # type: ignore[misc]
 class ServerConnection(ConnectionHandler):  # type: ignore[misc]
     """kazoo's connection to a server.
 
-    `answer_secs` is the timeout of each answer while connecting. `on_made` is called with the
-    granted session timeout when the connection is made and authenticated, `on_refused` with the
-    reason when a server refuses our credentials; kazoo's thread then ends. Neither may block.
+    `answer_secs` limits each answer while connecting. `on_made` gets the granted session timeout
+    after authentication, `on_refused` the reason when a server refuses our credentials; kazoo's
+    thread then ends. Neither may block.
     """
 
     def __init__(
@@ -318,11 +305,11 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         on_made: Callable[[float], None],
         on_refused: Callable[[str], None],
     ) -> None:
-        # Options other than None make kazoo call `_authenticate_with_sasl`.
+        # Options other than None: kazoo calls `_authenticate_with_sasl`.
         super().__init__(
             client, retry, logger=client.logger, sasl_options=None if mechanism is None else {}
         )
-        #: Exceptions that end a connection or a session in kazoo, and not its thread.
+        #: These end a connection or a session in kazoo, and not its thread.
         self._ends = (ConnectionDropped, SessionExpiredError, self.handler.timeout_exception)
         self._mechanism = mechanism
         self._answer_secs = answer_secs
@@ -330,10 +317,9 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         self._on_refused = on_refused
         #: None after a success.
         self.last_failure: Failure | None = None
-        # Failures by server since the last connection, and whether they were logged.
+        # Failures by server since the last connection.
         self._failures: dict[str, Failure] = {}
         self._is_logged = False
-        # For the detection of silence.
         self._last_sent: SentRequest | None = None
         self._answers_seen = 0
         self._silent_since = 0.0
@@ -384,14 +370,14 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
             )
             is_taken_out = not pending or pending[0][1] is not call
             if call is not None and is_taken_out and not call.ready():
-                # kazoo has removed the request and will not answer it.
+                # kazoo has removed the request, and leaves it without an answer.
                 call.set_exception(error)
             raise ConnectionDropped("an answer cannot be read") from error
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._last_sent = None
-        # A server that is starting never answers clients that it let in too early (the
-        # NullPointerException in `removeCnxn` of ZooKeeper 3.9): leave time for another attempt.
+        # A starting server never answers clients let in too early (NullPointerException in
+        # `removeCnxn` of ZooKeeper 3.9): leave time for another attempt.
         self.handler.longest_wait_secs = self._answer_secs
         try:
             timeouts = super()._connect(host, hostip, port)
@@ -423,7 +409,6 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         return Failure(_WITHOUT_TLS)
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
-        """Return host, address and port of all servers, shuffled."""
         self._log_last_round()
         addresses = []
         for host, port in self.client.hosts:
@@ -463,12 +448,11 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
             raise AuthFailedError("the server did not end the SASL authentication as it should")
 
     def _exchange_tokens(self, token: bytes, xid: int, timeout: float) -> bytes:
-        """Send a token and return the server's."""
         self._submit(SASL(token), timeout, xid)
         try:
             header, buffer, offset = self._read_header(timeout)
         except ConnectionDropped as error:
-            # Servers refuse with an answer; this may be any broken connection.
+            # Servers refuse with an answer, so any broken connection is no refusal.
             raise ConnectionDropped("the server hung up during SASL authentication") from error
         if header.xid != xid:
             raise ConnectionDropped(f"the server answered {header.xid} to SASL request {xid}")

@@ -1,9 +1,9 @@
 """Restores a session after each reconnection: registrations, then watches.
 
-The server keeps ephemeral nodes for a session, and watches for a connection. So registrations are
-made again in a new session, and watches are left again in every new connection, after their missed
-events have been reported. A registration that cannot be made is retried, and never replaces an
-existing node, which another session may own by right.
+The server keeps ephemeral nodes for a session, and watches for a connection. So a new session makes
+registrations again, and every new connection leaves watches again, after a report of their missed
+events. A failed registration is retried, and never replaces an existing node, which another session
+may own by right.
 """
 
 import logging
@@ -32,14 +32,13 @@ from stormkeeper.state.zookeeper.tree import Tree
 
 log = logging.getLogger(__name__)
 
-#: First and longest pause after failures, in seconds.
 FIRST_PAUSE_SECS: Final = 1.0
 LONGEST_PAUSE_SECS: Final = 10.0
 
-#: Seconds between two looks whether a lost connection must be restarted.
+#: Pause between looks whether a lost connection must be restarted.
 LOOK_SECS: Final = 1.0
 
-#: Event for the watcher of a node that became forbidden.
+#: For the watcher of a node that became forbidden.
 _DENIED: Final = {
     WatchKind.NODE: EventType.NODE_DATA_CHANGED,
     WatchKind.CHILDREN: EventType.NODE_CHILDREN_CHANGED,
@@ -48,7 +47,7 @@ _NAMED: Final = 3
 
 
 class Registrations:
-    """The registrations of a session, by path. Safe for many threads."""
+    """Registrations of a session, by path. Safe for many threads."""
 
     def __init__(
         self, connection: EnsembleConnection, tree: Tree, node: Callable[[str], str]
@@ -58,23 +57,22 @@ class Registrations:
         self._node = node
         self._lock = threading.Lock()
         self._values: dict[str, bytes] = {}
-        # Registrations that are missing in the newest session seen.
+        # Missing in the newest session seen.
         self._missing: dict[str, None] = {}
         self._seen_session: int | None = None
         self._failures = FailureStreak(FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS, jitter=0.5)
         self._retry_at = 0.0
-        #: The session in which all were last made or tried.
+        #: Session in which all were last made or tried.
         self.made_in: int | None = None
 
     def begin(self) -> None:
-        """Record the first session."""
         self.made_in = self._seen_session = self._connection.session_id
 
     @contextmanager
     def held(self, deadline: float) -> Iterator[None]:
         """Block recovery of registrations, for `put` and `withdraw`.
 
-        Raises `StateUnavailableError` if a running recovery does not end by the deadline.
+        Raises `StateUnavailableError` if a running recovery outlasts the deadline.
         """
         if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise StateUnavailableError(
@@ -87,36 +85,33 @@ class Registrations:
             self._lock.release()
 
     def put(self, path: str, data: bytes) -> None:
-        """Record a node that was made; while `held`."""
+        """Record a made node; only while `held`."""
         self._values[path] = data
         self._missing.pop(path, None)
 
     def withdraw(self, paths: Collection[str]) -> None:
-        """Forget nodes, registered or not; while `held`."""
+        """Forget nodes, registered or not; only while `held`."""
         for path in paths:
             self._values.pop(path, None)
             self._missing.pop(path, None)
 
     def has(self, path: str) -> bool:
-        """Return whether a path has a registration now."""
         return path in self._values
 
     def paths(self) -> list[str]:
-        """Return the paths of registrations now."""
         return list(self._values)
 
     def missing(self) -> list[str]:
-        """Return the paths of missing registrations now."""
         return list(self._missing)
 
     def due_secs(self) -> float | None:
-        """Return seconds until the next attempt, if one is due."""
+        """Return the time until the next attempt, None if nothing is missing."""
         return max(0.0, self._retry_at - time.monotonic()) if self._missing else None
 
     def make_again(self) -> None:
         """Make missing registrations of this session, if an attempt is due.
 
-        Raises errors of a lost connection or a refused session alone.
+        Raises only errors of a lost connection or a refused session.
         """
         connection = self._connection
         with self.held(connection.deadline()):
@@ -139,10 +134,10 @@ class Registrations:
             self._log_outcome([path for path in wanted if path not in refusals], refusals)
 
     def _make(self, path: str) -> Exception | None:
-        """Make a registration; return an error that concerns this registration alone."""
+        """Make a registration; return an error that concerns no others."""
         connection = self._connection
         try:
-            # A deadline each: one for all would never do for many.
+            # A deadline each: one for all would be too short for many.
             self._tree.recreate_ephemeral(
                 self._node(path), self._values[path], connection.deadline()
             )
@@ -170,7 +165,7 @@ class Registrations:
                 "not registered yet, and tried again: %s: %s",
                 _named(list(refusals)),
                 error,
-                # An error that is not the store's needs its traceback.
+                # Other errors are defects and need a traceback.
                 exc_info=None if isinstance(error, StateError) else error,
             )
 
@@ -181,9 +176,9 @@ def _named(paths: list[str]) -> str:
 
 
 class Recovery:
-    """The thread that restores a session's registrations and armed watches.
+    """Restores a session's registrations and armed watches, on a thread.
 
-    Failures are retried until the connection is closed. `report` takes missed events.
+    Retries failures until the connection is closed. `report` takes missed events.
     """
 
     def __init__(
@@ -202,9 +197,8 @@ class Recovery:
         self._armed = armed
         self._watcher = watcher
         self._report = report
-        #: Number of failures by defects.
         self.defects = 0
-        # The session for which ``EVENTS_MISSED`` was last reported.
+        # Session for which ``EVENTS_MISSED`` was last reported.
         self._reported_in: int | None = None
         # Whether watches may have missed events.
         self._news = threading.Event()
@@ -217,7 +211,6 @@ class Recovery:
         )
 
     def start(self) -> None:
-        """Follow the connection."""
         self._registrations.begin()
         self._reported_in = self._registrations.made_in
         self._thread.start()
@@ -228,7 +221,6 @@ class Recovery:
         self._thread.wake()
 
     def join(self) -> None:
-        """Wait a little for the thread to end."""
         self._thread.close(LOOK_SECS)
 
     def _restore(self) -> float | None:
@@ -252,7 +244,6 @@ class Recovery:
         return self._idle_secs()
 
     def _idle_secs(self) -> float | None:
-        """Return the seconds until something is due."""
         if self._connection.state is not ConnectionState.CONNECTED:
             return LOOK_SECS
         return self._registrations.due_secs()
@@ -266,11 +257,11 @@ class Recovery:
     def _look_again(self) -> None:
         """Report events that armed watches missed, and leave the other watches again.
 
-        Watches of this connection are skipped: such a watch may fire just before it is left again,
-        and would fire twice.
+        Skips watches of this connection: a watch that fires just before it is left again fires
+        twice.
         """
         made = self._connection.times_made
-        # First without arming: a watch that missed an event must not be armed again.
+        # First without arming: a watch that missed an event must stay unarmed.
         for arm in (False, True):
             watches = self._armed.left_before(made)
             answers = self._connection.gather(
@@ -302,5 +293,4 @@ def _seen(answer: Any) -> NodeChanges | None:
 
 
 def seen(stat: ZnodeStat) -> NodeChanges:
-    """Return the changes that a read of ZooKeeper has seen."""
     return NodeChanges(stat.czxid, stat.mzxid, stat.pzxid)

@@ -1,7 +1,6 @@
 """Requests to ZooKeeper, through kazoo's own calls, and the translation of answers and errors.
 
-Paths are whole paths. A request that was never sent never will be (`StateUnavailableError`); the
-outcome of a request that was sent and not answered is unknown (`OutcomeUnknownError`).
+Paths are whole paths.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,13 +25,12 @@ from stormkeeper.errors import (
 from stormkeeper.state.storage import Check, Create, Delete, Operation, Result, SetData
 from stormkeeper.state.zookeeper.kazoo_client import SentRequest, UnwritableRequestError
 
-#: Returns the ACL of a new node; None: open to all.
+#: Gives the ACL of a new node; None: open to all.
 AccessLists = Callable[[Create], list[Any] | None]
 
 #: Takes a watch's event, on kazoo's thread; must not block.
 Watcher = Callable[[Any], None]
 
-#: Flags of ZooKeeper's protocol.
 _EPHEMERAL: Final = 1
 _SEQUENTIAL: Final = 2
 
@@ -42,51 +40,47 @@ _DOING: Final = {Check: "check", Create: "create", SetData: "write", Delete: "de
 class Request(NamedTuple):
     """A request to a server."""
 
-    #: For messages: "read", "/storm/assignments".
+    #: For messages: "read".
     what: str
     path: str
-    #: Gives the request to a `KazooClient`; does not wait.
+    #: Hands the request to kazoo; does not wait.
     send: Callable[[Any], SentRequest]
-    #: Bytes that are sent; too many can cost the connection.
+    #: Bytes sent; too many can cost the connection.
     size: int = 0
 
 
 def get(path: str, watcher: Watcher | None = None) -> Request:
-    """Return a request for value and stat; no watch on an absent node."""
+    """Request value and stat; no watch on an absent node."""
     return Request("read", path, lambda client: client.get_async(path, watcher))
 
 
 def exists(path: str, watcher: Watcher | None = None) -> Request:
-    """Return a request for the stat, None if absent; leaves a watch."""
+    """Request the stat, None if absent; leaves a watch."""
     return Request("look at", path, lambda client: client.exists_async(path, watcher))
 
 
 def children(path: str) -> Request:
-    """Return a request that gets children's names."""
     return Request("list", path, lambda client: client.get_children_async(path))
 
 
 def children_and_stat(path: str, watcher: Watcher | None = None) -> Request:
-    """Return a request for children's names and the stat, as `get`."""
     return Request(
         "list", path, lambda client: client.get_children_async(path, watcher, include_data=True)
     )
 
 
 def set_data(path: str, data: bytes) -> Request:
-    """Return a request that sets a node's value."""
     return Request("write", path, lambda client: client.set_async(path, data), len(data))
 
 
 def delete(path: str) -> Request:
-    """Return a request that deletes a node."""
     return Request("delete", path, lambda client: client.delete_async(path))
 
 
 def sync(path: str) -> Request:
-    """Return a request that makes the server catch up with the ensemble's leader.
+    """Request that the server catch up with the ensemble's leader.
 
-    kazoo queues its own call for this, which cannot be withdrawn, so it counts as sent.
+    kazoo queues its own call, which cannot be withdrawn, so the request counts as sent.
     """
 
     def send(client: Any) -> SentRequest:
@@ -98,11 +92,9 @@ def sync(path: str) -> Request:
 
 
 def transaction(operations: Sequence[Operation], acl: AccessLists) -> Request:
-    """Return a request that applies operations, all or none."""
-
     def send(client: Any) -> SentRequest:
         transaction = client.transaction()
-        # kazoo's own calls would check every path and value once more.
+        # kazoo's own calls would check every path and value again.
         transaction.operations = [_in_bytes(operation, acl) for operation in operations]
         call: SentRequest = transaction.commit_async()
         return call
@@ -128,9 +120,9 @@ def _in_bytes(operation: Operation, acl: AccessLists) -> Any:
 
 
 def create(operation: Create, acl: AccessLists) -> Request:
-    """Return a request that makes one node, in a transaction of one operation.
+    """Request one node, in a transaction of one operation.
 
-    kazoo's ``create_async`` answers by way of its own call, which cannot be withdrawn.
+    kazoo's ``create_async`` answers by its own call, which cannot be withdrawn.
     """
     request = transaction([operation], acl)
     return request._replace(what="create", size=len(operation.data))
@@ -144,11 +136,10 @@ def results(
     """Return the result of each operation of a transaction.
 
     Raises `TransactionError` if an operation was refused, `StateError` if the server does not say
-    which. `translated` returns our error for one of kazoo's.
+    which.
     """
     for index, (operation, answer) in enumerate(zip(operations, answers, strict=True)):
-        # Operations before the refused one have the first of these, operations behind it the
-        # second.
+        # Operations before the refused one have the first, later operations the second.
         if isinstance(answer, KazooException) and not isinstance(
             answer, RolledBackError | RuntimeInconsistency
         ):
@@ -180,11 +171,10 @@ def _size(operation: Operation) -> int:
     return len(operation.path) + len(data)
 
 
-#: A ZooKeeper server hangs up on a request above jute.maxbuffer, by default 1 MiB less one byte.
+#: A server hangs up on a request above jute.maxbuffer, by default 1 MiB less one byte.
 _LARGE_REQUEST = 1_000_000
 
-#: After these errors the outcome is unknown. A server answers MARSHALLINGERROR when it fails in the
-#: middle of a request, as while it ends the request's session.
+#: A server answers MARSHALLINGERROR when a request fails midway, as at the end of its session.
 _UNKNOWN_OUTCOME = (
     kazoo_errors.ConnectionLoss,
     kazoo_errors.MarshallingError,
@@ -195,7 +185,7 @@ _UNKNOWN_OUTCOME = (
     kazoo_errors.ThrottledOpError,
 )
 
-#: Refusals that do not depend on the client: kazoo's error, ours, and the reason.
+#: kazoo's error, ours, and the reason.
 _REFUSALS: tuple[tuple[type[Exception], type[StateError], str], ...] = (
     (kazoo_errors.NoNodeError, NoNodeError, "there is no such node"),
     (kazoo_errors.NodeExistsError, NodeExistsError, "there is such a node already"),
@@ -219,7 +209,6 @@ class ConnectionLostError(OutcomeUnknownError):
 
 
 def is_outcome_unknown(error: Exception) -> bool:
-    """Return whether the request may have been carried out."""
     return isinstance(error, _UNKNOWN_OUTCOME)
 
 
@@ -232,7 +221,7 @@ def translated(
     identities: Sequence[str] = (),
     size: int = 0,
 ) -> StateError:
-    """Return our error for an exception of kazoo's in place of an answer of `size` bytes."""
+    """Return our error for kazoo's, about a request of `size` bytes."""
     if isinstance(error, kazoo_errors.MarshallingError):
         return ConnectionLostError(
             f"cannot {what} {path}: ZooKeeper at {ensemble} failed in the middle of it, as while a"
@@ -276,7 +265,6 @@ def _refusal(error: Exception, what: str, path: str, identities: Sequence[str]) 
 
 
 def identities_text(identities: Sequence[str]) -> str:
-    """Return our identities, in parentheses."""
     if not identities:
         return "(which does not authenticate: see storm.zookeeper.auth.scheme)"
     return f"({' and '.join(identities)})"

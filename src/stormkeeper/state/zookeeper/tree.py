@@ -1,7 +1,7 @@
 """Storm's operations on znodes, each with as few requests as possible.
 
-Paths are whole paths; deadlines are on the monotonic clock. Errors are those of
-`EnsembleConnection.call`. After a change by another session the operation looks again.
+Paths are whole paths; deadlines are monotonic; errors are those of `EnsembleConnection.call`. After
+another session's change the operation looks again.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,7 @@ from stormkeeper.state.zookeeper import requests
 from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
 from stormkeeper.state.zookeeper.requests import AccessLists, Request, Watcher
 
-#: Rounds of an operation while other sessions change its nodes. One lost race is rare; this many in
-#: a row mean that the node is made and deleted in a loop.
+#: One lost race is rare: after so many, the node is made and deleted in a loop.
 ROUNDS = 20
 
 
@@ -46,7 +45,7 @@ class Tree:
         return data or b"", stat
 
     def stat(self, path: str, deadline: float, watcher: Watcher | None = None) -> ZnodeStat | None:
-        """Return a node's stat; a watch is left either way."""
+        """Return a node's stat; leaves a watch also if absent."""
         stat: ZnodeStat | None = self._read(requests.exists(path, watcher), deadline)
         return stat
 
@@ -57,7 +56,7 @@ class Tree:
     def children(
         self, path: str, deadline: float, watcher: Watcher | None = None
     ) -> tuple[list[str], ZnodeStat]:
-        """Return sorted names of children, and the stat, as `read`."""
+        """Return sorted names and the stat, as `read`."""
         names, stat = self._read(requests.children_and_stat(path, watcher), deadline)
         return sorted(names), stat
 
@@ -69,11 +68,9 @@ class Tree:
         return connection.repeated(lambda: self._read_many(nodes, deadline, watcher), deadline)
 
     def children_many(self, nodes: Sequence[str], deadline: float) -> list[list[str] | None]:
-        """Return the sorted names of each node's children."""
         return self._connection.repeated(lambda: self._children_many(nodes, deadline), deadline)
 
     def sync(self, path: str, deadline: float) -> None:
-        """Make the server catch up with the ensemble's leader."""
         self._read(requests.sync(path), deadline)
 
     def make_directory(self, path: str, deadline: float, workers_digest: str | None = None) -> None:
@@ -105,9 +102,9 @@ class Tree:
         connection.repeated(lambda: self._put_ephemeral(path, data, deadline), deadline)
 
     def recreate_ephemeral(self, path: str, data: bytes, deadline: float) -> None:
-        """Make an ephemeral node of a former session again in the new session.
+        """Make an ephemeral node of a former session again.
 
-        Raises `NodeExistsError` if another session's node or a persistent node has the path.
+        Raises `NodeExistsError` if the path has another session's node or a persistent node.
         """
         connection = self._connection
         connection.repeated(
@@ -124,7 +121,6 @@ class Tree:
         raise _contended("create", path)
 
     def delete(self, path: str, deadline: float) -> None:
-        """Delete a node and everything below."""
         connection = self._connection
         for earlier in range(ROUNDS):
             try:
@@ -269,7 +265,6 @@ class Tree:
         return not isinstance(answers[0], NotEmptyError)
 
     def _gather(self, asked: Sequence[Request], deadline: float) -> list[Any]:
-        """Read many nodes, also absent ones."""
         answers = self._connection.gather(asked, deadline)
         for answer in answers:
             if isinstance(answer, StateError) and not isinstance(answer, NoNodeError):

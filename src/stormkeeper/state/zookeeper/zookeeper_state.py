@@ -41,7 +41,7 @@ _EVENTS = {
 class ZooKeeperState(ClusterState):
     """A `ClusterState` in ZooKeeper; connects, and makes an absent root.
 
-    Errors are those of `connect`, and `InvalidPathError` for an invalid root.
+    Raises errors of `connect`, and `InvalidPathError` for an invalid root.
     """
 
     def __init__(self, settings: EnsembleSettings) -> None:
@@ -60,7 +60,7 @@ class ZooKeeperState(ClusterState):
             watcher=self._on_watch,
             report=self._report,
         )
-        # Last, as it starts a thread.
+        # Last: starts a thread.
         self._callbacks = Callbacks("state callbacks")
         try:
             self._connection.start()
@@ -76,7 +76,6 @@ class ZooKeeperState(ClusterState):
 
     @property
     def session_id(self) -> int | None:
-        """ZooKeeper's id of the newest session."""
         return self._connection.session_id
 
     @property
@@ -254,7 +253,7 @@ class ZooKeeperState(ClusterState):
         if watch:
             self._armed.arm(NodeWatch(watched, path), None if stat is None else seen(stat), made)
             if self._connection.times_made != made:
-                # The watch may be gone with its connection, and the recovery may have missed it.
+                # The watch may be gone with its connection, unseen by the recovery.
                 self._recovery.wake()
 
     def _commit(self, operations: Sequence[Operation], deadline: float) -> list[Result]:
@@ -265,7 +264,7 @@ class ZooKeeperState(ClusterState):
             for result in results
         ]
 
-    # Called on kazoo's thread: they queue events, and never wait.
+    # On kazoo's thread: queue events, and never wait.
 
     def _on_watch(self, event: WatchedEvent) -> None:
         # Deletion of a node with both watches calls twice with the same event.
