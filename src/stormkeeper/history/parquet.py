@@ -35,7 +35,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 class Retention:
     """The bounds of a log in age and MiB; None: no bound.
 
-    Files go whole, so rows may stay an eighth longer; the newest file always stays.
+    Files go whole, so rows may stay an eighth longer. The size bound never removes the newest file.
     """
 
     hours: float | None = None

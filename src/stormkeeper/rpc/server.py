@@ -3,7 +3,8 @@
 An asyncio loop has the sockets, so thousands of idle clients cost little. Handlers are synchronous,
 and may wait for ZooKeeper.
 
-- A client has one call in progress; nothing is read meanwhile, or while an answer is unread.
+- A client has one call in progress; the next begins when the answer is read. A whole waiting call
+  stops the reading.
 - A call whose client is gone is not begun, unless one-way.
 - All connections together hold a limited number of bytes.
 - Every state has a time limit, and every cause of an end a counter.
@@ -128,8 +129,7 @@ class _Channel(asyncio.BufferedProtocol):
         self._held = 0
         #: Unread bytes when the client last read something.
         self._unread = 0
-        # Monotonic times: the last answer, the beginning of a call, of an unfinished message and of
-        # unread answers; the end of lingering.
+        # Monotonic times.
         self._idle_since = self._call_since = time.monotonic()
         self._frame_since: float | None = None
         self._unread_since: float | None = None
@@ -181,7 +181,6 @@ class _Channel(asyncio.BufferedProtocol):
         self.move()
 
     def move(self) -> None:
-        """Start the next call, or end, if possible."""
         connection, server = self._connection, self._server
         if self.is_over or self._transport is None:
             return
@@ -292,7 +291,6 @@ class _Channel(asyncio.BufferedProtocol):
         server.loop.call_soon(self.answered, frame)
 
     def _finish(self, cause: str, reason: str = "") -> None:
-        """End after sending everything."""
         assert self._transport is not None
         self._over(cause, reason)
         self._hold(self._transport.get_write_buffer_size())
@@ -342,8 +340,7 @@ class _Channel(asyncio.BufferedProtocol):
 class ThriftServer:
     """Serves a Thrift service, from `start` to `stop`.
 
-    `authenticate` returns the handshake of a client. Handlers find the caller by
-    `dispatcher.caller`. Raises `TypeError` if the handler lacks a method.
+    `authenticate` returns a client's handshake. Raises `TypeError` if the handler lacks a method.
     """
 
     def __init__(
