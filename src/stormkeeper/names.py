@@ -12,13 +12,13 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-#: In bytes: of a file in a package, and between slashes. Linux allows paths of 4,096 bytes, with a
+#: Of a file in a package, and between slashes. Linux allows paths of 4,096 bytes, with a
 #: supervisor's folder before the name, and parts of 255.
 MAX_FILE_BYTES: Final = 1024
 MAX_PART_BYTES: Final = 255
 MAX_PARTS: Final = 64
 
-#: In bytes: a file's name may have 255, and a store adds a suffix.
+#: A file's name may have 255 bytes, and a store adds a suffix.
 MAX_KEY_BYTES: Final = 240
 
 #: Longest suffix of a topology's name in a blob's key.
@@ -111,11 +111,7 @@ def blob_key_fault(key: str) -> str | None:
 
 
 def path_fault(path: str) -> str | None:
-    """Return the fault of a path of ZooKeeper.
-
-    A path is ``/``, or names that each follow a ``/``. Names are not empty, ``.`` or ``..``, and
-    have no control characters, private characters or emoji.
-    """
+    """Return the fault of a path by the rules of ZooKeeper."""
     if path == "/":
         return None
     parts = path[1:].split("/")
@@ -171,7 +167,7 @@ def split_host_port(text: str) -> tuple[str, int] | None:
 
 
 def is_ipv6(text: str) -> bool:
-    """Return whether a text is an IPv6 address without brackets."""
+    """Whether a text is an IPv6 address without brackets."""
     try:
         ipaddress.IPv6Address(text)
     except ValueError:
@@ -219,7 +215,7 @@ def _file_faults(name: str) -> Iterator[str]:
 
 
 def files_fault(files: Collection[str]) -> str | None:
-    """Return the fault of the names of a package's files, alone or together."""
+    """Return the fault of a package's file names, alone or together."""
     return next(filter(None, map(file_fault, files)), None) or clash(files)
 
 

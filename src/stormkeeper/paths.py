@@ -68,7 +68,7 @@ BESIDE_TOPOLOGIES = (
 
 _BY_TOPOLOGY = frozenset((ASSIGNMENTS, STORMS, *BESIDE_TOPOLOGIES))
 
-#: All nodes of Storm and ours directly below the root.
+#: Directly below the root.
 FIRST_LEVEL = _BY_TOPOLOGY | {
     SUPERVISORS,
     NIMBUSES,
@@ -93,9 +93,9 @@ _DIGITS = 9
 
 
 def check(path: str) -> str:
-    """Return `path` if valid.
+    """Return `path` unless `names.path_fault` refuses.
 
-    Raises `InvalidPathError` by `names.path_fault`, `TypeError` for another type.
+    Raises `InvalidPathError`, or `TypeError` for another type.
     """
     if not isinstance(path, str):
         raise TypeError(f"a path is a str, not {type(path).__name__}")
@@ -144,7 +144,7 @@ def _child_of(top: str) -> Callable[[str], str]:
     return lambda name: _join(top, name)
 
 
-# Paths of a topology's node in a tree, by the topology's id.
+# Paths by the topology's id.
 assignment = _child_of(ASSIGNMENTS)
 storm = _child_of(STORMS)
 workerbeats = _child_of(WORKERBEATS)
@@ -157,8 +157,8 @@ tasks = _child_of(TASKS)
 taskbeats = _child_of(TASKBEATS)
 taskerrors = _child_of(TASKERRORS)
 
-# Paths of other nodes: a supervisor by id, a Nimbus by host or ``host:port``, a blob's holders and
-# highest version by key, kept checkpoints by folder name.
+# Paths by a supervisor's id, a Nimbus's host or ``host:port``, a blob's key (holders, and highest
+# version), and a checkpoint folder's name.
 supervisor = _child_of(SUPERVISORS)
 nimbus = _child_of(NIMBUSES)
 blob = _child_of(BLOBSTORE)
@@ -214,7 +214,6 @@ def query_end(storm_id: str, query: str) -> str:
 
 
 def parse_query_end(name: str) -> str | None:
-    """Return the query of such a node's name; None for other names."""
     return unquote_plus(name.removesuffix(_ENDED)) if name.endswith(_ENDED) else None
 
 
@@ -233,7 +232,7 @@ def component_errors(storm_id: str, component: str) -> str:
 
 
 def error_prefix(storm_id: str, component: str) -> str:
-    """Path of a component's next error, to which `create_sequential` adds a number."""
+    """Path of the next error, to which `create_sequential` adds a number."""
     return _join(component_errors(storm_id, component), "e")
 
 
@@ -253,7 +252,6 @@ def parse_component_errors(name: str) -> str:
 
 
 def parse_last_error(name: str) -> str | None:
-    """Return the component of a node of a last error; None for other names."""
     quoted = name.removesuffix(_LAST_ERROR)
     return None if quoted == name else parse_component_errors(quoted)
 
@@ -311,7 +309,6 @@ def backpressure(storm_id: str, node: str, port: int) -> str:
 
 
 def task(storm_id: str, task_id: int) -> str:
-    """Path of a task's component id."""
     return _join(TASKS, storm_id, str(task_id))
 
 
@@ -324,12 +321,10 @@ def taskbeat(storm_id: str, task_id: int) -> str:
 
 
 def task_errors(storm_id: str, task_id: int) -> str:
-    """Path of a task's newest errors, sequential nodes ``e…``."""
     return _join(TASKERRORS, storm_id, str(task_id))
 
 
 def task_error_prefix(storm_id: str, task_id: int) -> str:
-    """Path of a task's next error, to which `create_sequential` adds a number."""
     return _join(task_errors(storm_id, task_id), "e")
 
 

@@ -1,4 +1,4 @@
-"""Certificates and keys in files, read again after a change, for every new connection."""
+"""Certificates and keys in files, read again after a change, for new connections."""
 
 import logging
 import ssl
@@ -58,7 +58,7 @@ def load_pair(
 ) -> None:
     """Load a certificate with chain and key from PEM files; without `key`, both from one.
 
-    Raises `PassphraseError` for another passphrase, and `OSError` or `ValueError` for bad files.
+    Raises `PassphraseError` for a wrong passphrase, and `OSError` or `ValueError` for bad files.
     """
     asked: list[None] = []
 
@@ -79,7 +79,7 @@ def load_named_pair(
 ) -> None:
     """Load a certificate and key from two PEM files, each with the configuration key.
 
-    Raises `ConfigError` if a file holds something else, or the key is another certificate's or has
+    Raises `ConfigError` if a file holds something else, or the key is of another certificate or has
     a passphrase.
     """
     (certificate_name, certificate_file), (key_name, key_file) = certificate, key

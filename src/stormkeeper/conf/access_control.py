@@ -17,7 +17,7 @@ from stormkeeper.conf.layers import Conf, Finding
 from stormkeeper.conf.yaml_text import key_lines, read
 from stormkeeper.errors import ConfigError
 
-#: Lets a daemon start although the configuration asks for access control.
+#: Lets a daemon start nevertheless.
 IGNORE: Final = "stormkeeper.ignore.security.keys"
 
 _REFUSED: Final = (
@@ -159,7 +159,7 @@ def check(conf: Conf) -> list[str]:
 
 
 def findings(path: Path) -> list[Finding]:
-    """Return a file's keys that ask for access control, in the file's order."""
+    """Return findings about a file's keys, in the file's order."""
     try:
         text = path.read_bytes()
         values = read(text)
@@ -175,14 +175,12 @@ def findings(path: Path) -> list[Finding]:
 
 
 def of_topology(own: Iterable[str]) -> Iterator[str]:
-    """Yield warnings about keys of access control in a topology's conf."""
     for key in own:
         if key in _ASKS and key.startswith("topology."):
             yield f"{key} has no effect: Stormkeeper does not check who calls"
 
 
 def without_effect(conf: Conf) -> Iterator[str]:
-    """Yield warnings about servers' keys without effect."""
     for key, why in _NOWHERE.items():
         if conf.get(key) not in _EMPTY:
             yield f"{_named(conf, key)} has no effect: {why}"

@@ -64,7 +64,7 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def check_host(text: str) -> str:
-    """Return a host name or IP address; raise `ConfigError` if invalid or a placeholder."""
+    """Return a host name or IP address; raise `ConfigError` if invalid."""
     if fault := host_fault(text):
         raise ConfigError(fault)
     return text

@@ -60,10 +60,7 @@ class Key:
         return self.is_class and isinstance(value, str) and _CLASS.fullmatch(value) is not None
 
     def convert(self, value: Any) -> Any:
-        """Return `value` as this key's type.
-
-        Raises `ConfigError` without key and value, which may be a secret.
-        """
+        """Return `value` as this key's type; raise `ConfigError` without key and value."""
         if self.is_list and value is not None and not isinstance(value, list | tuple | dict):
             value = [value]
         try:
@@ -149,7 +146,7 @@ def text(name: str, meaning: str, kind: str = "text") -> Key:
 
 
 def storms_text(name: str, meaning: str, kind: str = "text") -> Key:
-    """Return a key of texts or null, with an empty text as null, as in Storm."""
+    """Return a key of texts; null and the empty text are null, as in Storm."""
     return or_null(text(name, meaning, kind), "")
 
 
@@ -251,7 +248,7 @@ _SPARK_SIZE: Final = re.compile(r"\d+(?:b|[kmgtp]b?)?", re.IGNORECASE)
 
 
 def check_spark_size(key: str, value: Any) -> None:
-    """Check a value of Spark's sizes of memory; other keys and null are allowed.
+    """Check Spark's sizes of memory; other keys and null are allowed.
 
     A size that the JVM cannot read would end the JVM before the setting is named.
     """

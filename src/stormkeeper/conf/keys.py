@@ -71,14 +71,14 @@ def spark_keys() -> frozenset[str]:
 
 
 def is_known(key: str) -> bool:
-    """Return whether Storm knows `key`, or `key` is a well-spelt member of a family."""
+    """Return whether Storm knows `key`, or a family has the well-spelt `key`."""
     if key.startswith(_SPARK):
         return _of_spark(key) is None
     return key.startswith(FAMILIES) or key in storm_keys()
 
 
 def is_secret(key: str) -> bool:
-    """Return whether the value of `key` may be a secret, by the key's name."""
+    """Return whether the name of `key` means a secret."""
     return _SECRET.search(key) is not None
 
 

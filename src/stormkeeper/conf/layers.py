@@ -80,7 +80,6 @@ class Conf(Mapping[str, Any]):
         return Conf(merged, self._overrides, self.files)
 
     def without_unknown(self, names: Collection[str]) -> "Conf":
-        """Return a copy without the unknown keys among `names`."""
         known = {n for n in names if n in SCHEMA or is_known(n)}
         kept = {k: v for k, v in self.items() if k in known or k not in names}
         return Conf(kept, self._overrides & kept.keys(), self.files)
@@ -106,7 +105,7 @@ class Conf(Mapping[str, Any]):
         return write_yaml(self.changed())
 
     def write(self, path: Path | str) -> None:
-        """Write `to_yaml` to a file that only this user can read."""
+        """Write `to_yaml`, readable for this user only."""
         write_file(Path(path), self.to_yaml().encode(), mode=0o600)
 
 
@@ -131,11 +130,11 @@ def load(
 
     `files`, which must exist, are read instead of ``storm.yaml``; `overrides` are ``key=value``
     texts, with values in YAML; later ones win. `strict` and `unknown` decide about unknown keys,
-    beside `also_known`. `instead_of` is the configuration before a reload: a file that is now
-    missing or empty is an error, as it is probably being replaced.
+    beside `also_known`. `instead_of` is the configuration before a reload: a file now missing or
+    empty is an error, as it is probably being replaced.
 
-    Raises `ConfigError`, in a line, for a file or override that cannot be read, a value that does
-    not fit its key, or an unknown key that is an error.
+    Raises `ConfigError`, in a line, for an unreadable file or override, a value that does not fit
+    its key, or an unknown key that is an error.
     """
     before = {} if instead_of is None else instead_of.files
     found = _find(environ, warn, before) if files is None else [Path(file) for file in files]
@@ -159,7 +158,7 @@ def load(
 
 
 class Finding(NamedTuple):
-    """A fault of a key in a file, or, without a key, of the file."""
+    """A fault of a key, or, without a key, of the file."""
 
     key: str | None
     message: str

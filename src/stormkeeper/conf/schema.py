@@ -1,8 +1,8 @@
 """The configuration keys that users set and we check: type, range and meaning.
 
-Each has a default in ``defaults.yaml``. Storm's other keys are accepted by name
-(`stormkeeper.conf.keys`) and kept. Names, units and ranges of Storm's keys are Storm's.
-``scripts/write-configuration`` writes the tables of docs/configuration.md from this module.
+Defaults are in ``defaults.yaml``. Storm's other keys are accepted by name (`stormkeeper.conf.keys`)
+and kept. ``scripts/write-configuration`` writes the tables of docs/configuration.md from this
+module.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -37,8 +37,8 @@ from stormkeeper.conf.key_types import (
     whole,
 )
 
-#: Heartbeats in ZooKeeper, or in Pacemaker: by Storm's documentation (a former Clojure namespace),
-#: and by Storm's code.
+#: In ZooKeeper, or in Pacemaker: by Storm's documentation (a former Clojure namespace), and by
+#: Storm's code.
 StateStore = Literal[
     "org.apache.storm.cluster.ZKStateStorageFactory",
     "org.apache.storm.pacemaker.pacemaker_state_factory",

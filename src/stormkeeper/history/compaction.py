@@ -1,7 +1,7 @@
 """Compaction and retention of logs: small files are merged beside the writer, old ones deleted.
 
-Sixteen files of a level are merged into one of the next: each row is rewritten once per level, and
-a log of n commits has about 16 log16 n files.
+Sixteen files of a level become one of the next: each row is rewritten once per level, and a log of
+n commits has about 16 log16 n files.
 """
 
 from __future__ import annotations
@@ -115,7 +115,6 @@ class Compactor:
 
     @property
     def finished(self) -> list[Merge]:
-        """Finished merges that were not `taken`."""
         with self._guard:
             return list(self._finished)
 
@@ -126,7 +125,7 @@ class Compactor:
             return set(self._outputs)
 
     def taken(self, merges: Sequence[Merge]) -> None:
-        """Forget merges that the manifest has, or never will."""
+        """Forget merges that are published, or never will be."""
         with self._guard:
             self._finished = [merge for merge in self._finished if merge not in merges]
             self._outputs -= {merge.output.path for merge in merges}

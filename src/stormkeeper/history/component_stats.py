@@ -112,8 +112,8 @@ def executors(
     """Return the newest figures of each executor of a component, by tasks.
 
     ``emitted`` and ``transferred`` are without Storm's own streams; ``capacity`` is the busy share
-    of the last ten minutes. If the newest reading has fewer than `expected` executors, readings of
-    the last ten minutes are used, too.
+    of ten minutes. Readings of the last ten minutes are used if the newest has fewer than
+    `expected` executors.
     """
     found: list[dict[str, Any]] = []
     latest = database.latest("executor_stats")
@@ -177,10 +177,10 @@ def course(
     """Return the figures of a topology or a component per bucket of a time, oldest first.
 
     Topologies of one name are added up. Without `component`, ``acked``, ``failed`` and
-    ``complete_ms_avg`` are those of spouts, as in Storm; ``capacity`` is the largest. A worker
-    counts with each component, so ``restarts`` and ``skipped`` are those of the component with the
-    most. If ``interval_secs``, the longest time between two readings, exceeds the bucket, counts
-    include earlier time.
+    ``complete_ms_avg`` are those of spouts, as in Storm; ``capacity`` is the largest, and
+    ``restarts`` and ``skipped`` are the greatest of any component, as a worker counts with each. If
+    ``interval_secs``, the longest time between two readings, exceeds the bucket, counts include
+    earlier time.
     """
     name = rollup or rollup_for(until - since)
     of_workers = "max" if component is None else "sum"
@@ -260,7 +260,7 @@ class Reading:
 def reading(
     database: HistoryDatabase, topology: str, component: str | None, window: str
 ) -> Reading:
-    """Return the newest reading; raise `TableError` with suggestions."""
+    """Raise `TableError` with suggestions for an unknown name."""
     rows = newest(database, topology, component)
     if not rows:
         raise _unknown(database, topology, component)

@@ -36,8 +36,7 @@ from stormkeeper.history.parquet import TableSpec
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a file outlives the manifest naming the file: longer than a reader takes to the last
-#: file.
+#: Seconds that a file outlives the last manifest with its name: longer than a reader takes.
 KEEP_SECS: Final = 300.0
 
 #: In pieces if too many for memory.

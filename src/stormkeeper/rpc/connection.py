@@ -1,9 +1,8 @@
 """Length-framed connections of Thrift messages, for the server and for blocking clients.
 
-`MessageStream` is the protocol without I/O: bytes in, messages out. `CallStream` adds the server's
-rules, `ClientConnection` the client's socket. Memory is allocated for received bytes, never for
-announced lengths. A bad length or message ends a connection after the messages before: the next one
-cannot be found.
+`MessageStream` is the protocol without I/O, `CallStream` the server's half, `ClientConnection` the
+client's socket. Memory is allocated for received bytes, never for announced lengths. A bad length
+or message ends a connection after the messages before: the next one cannot be found.
 """
 
 from __future__ import annotations
@@ -265,7 +264,7 @@ def in_words(error: OSError) -> str:
 
 
 def connect(address: Address, timeout: float) -> socket.socket:
-    """Return a TCP connection, trying the host's addresses in turn, each for a share of the time.
+    """Connect to the host's addresses in turn, each for a share of the time.
 
     Raises `RpcUnavailableError`.
     """

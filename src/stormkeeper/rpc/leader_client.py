@@ -1,7 +1,6 @@
 """The client that finds the leading Nimbus through the seeds, as Storm's clients do.
 
-Seeds are asked with ``getLeader``. If none knows a leader, all are asked again, as an election may
-be under way.
+If no seed knows a leader, all are asked again, as an election may be under way.
 """
 
 from __future__ import annotations

@@ -152,13 +152,13 @@ def fault_frame(name: str, sequence: int, kind: FaultKind, text: str) -> bytes:
 
 
 def read_fault(body: bytes) -> tuple[int, str]:
-    """Read the kind and text of a fault; raise `SerializationError`."""
+    """Return kind and text of a fault; raise `SerializationError`."""
     fault = decode(_Fault, body)
     return fault.type or FaultKind.UNKNOWN, fault.message or ""
 
 
 def sasl_refusal() -> bytes:
-    """Return the message by which Thrift's SASL transport refuses a client."""
+    """Return the refusal of Thrift's SASL transport."""
     text = f"this is no server for {SASL_REMEDY}".encode()
     return bytes([_SASL_ERROR]) + len(text).to_bytes(4, "big") + text
 

@@ -99,7 +99,7 @@ class ServiceClient:
         """Make a call, with arguments in the IDL's order; missing ones are absent.
 
         Raises an exception of the method, an `RpcError`, `RemoteProtocolError`,
-        `LocalProtocolError` for too large arguments, or `SerializationError`.
+        `SerializationError`, or `LocalProtocolError` for too large arguments.
         """
         method = self._service.methods[name]
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)

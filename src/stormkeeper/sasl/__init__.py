@@ -11,7 +11,7 @@ SAME_METHOD: Final = "is pacemaker.auth.method the same at both ends?"
 class Mechanism(Protocol):
     """The client's or the server's half of a single authentication.
 
-    Does no I/O, except that GSSAPI's client half may ask Kerberos servers for a ticket.
+    Without I/O, but GSSAPI's client may ask Kerberos servers for a ticket.
     """
 
     @property

@@ -57,22 +57,22 @@ def user_passwords(login: Login) -> dict[str, UserPassword]:
 
 
 def storm_secret(user: UserPassword) -> str:
-    """Return SHA-512 of ``username:password``, in lower-case hex."""
+    """Return SHA-512 of ``username:password`` in lower-case hex."""
     return hashlib.sha512(f"{user.username}:{user.password}".encode()).hexdigest()
 
 
 def storm_password(user: UserPassword) -> str:
-    """Return the password in Storm's DIGEST-MD5: the secret, in base64."""
+    """Return the secret in base64, the password in Storm's DIGEST-MD5."""
     return base64.b64encode(storm_secret(user).encode()).decode()
 
 
 def storm_username(client_name: str) -> str:
-    """Return the user name in Storm's DIGEST-MD5, in base64."""
+    """Return the name in base64, the user name in Storm's DIGEST-MD5."""
     return base64.b64encode(client_name.encode()).decode()
 
 
 def client_name(storm_username: str) -> str:
-    """Return the client's name in a user name of Storm's, or else the user name."""
+    """Return the client's name in Storm's user name, or else the user name."""
     try:
         return base64.b64decode(storm_username, validate=True).decode()
     except (binascii.Error, ValueError):
@@ -80,13 +80,12 @@ def client_name(storm_username: str) -> str:
 
 
 def printable(text: str, limit: int = _SHOWN) -> str:
-    """Return a foreign text for a log line: short and printable."""
+    """Return a foreign text, short and printable."""
     shown = "".join(c if c.isprintable() else "�" for c in text[:limit])
     return shown if len(text) <= limit else f"{shown}…"
 
 
 def shown(mechanism: Mechanism) -> str:
-    """Return an authenticated client's printable name."""
     name = mechanism.authorization_id
     if name is None:
         return "nobody"

@@ -92,7 +92,7 @@ class DigestServer:
         )
 
     def step(self, token: bytes) -> bytes:
-        """Check the client's response and return the proof; raise `AuthenticationError`."""
+        """Return the proof for a correct response; raise `AuthenticationError`."""
         if self._nonce is None:
             raise AuthenticationError("a response came before the challenge")
         if self._answered:
@@ -152,8 +152,8 @@ class DigestServer:
 class DigestClient:
     """The client's half: answers a challenge, and checks the server's proof.
 
-    For Storm `user` has the results of `credentials.storm_username` and
-    `credentials.storm_password`. `authzid` is an identity to act as.
+    For Storm `user` has `credentials.storm_username` and `credentials.storm_password`. `authzid` is
+    an identity to act as.
     """
 
     name = "DIGEST-MD5"
@@ -185,7 +185,7 @@ class DigestClient:
         """Return None: the server begins."""
 
     def step(self, token: bytes) -> bytes | None:
-        """Return the response to the challenge, or check the server's proof."""
+        """Return the response to the challenge; None after the server's proof."""
         if self._complete:
             raise AuthenticationError("a token came after the end of the authentication")
         if self._rspauth is None:
@@ -336,7 +336,7 @@ _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 
 
 def parse_directives(token: bytes, most: int) -> list[tuple[str, bytes]]:
-    """Return the directives ``name=value, name="value"`` of a token (RFC 2831 §2.1.1, §7.1).
+    """Return a token's directives ``name=value, name="value"`` (RFC 2831 §2.1.1, §7.1).
 
     Names are in lower case. Raises `AuthenticationError` for a malformed or long token.
     """

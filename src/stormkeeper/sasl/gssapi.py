@@ -131,10 +131,9 @@ class GssapiServer:
 
 
 class GssapiClient:
-    """The client's half, whose `start` may wait for Kerberos servers.
+    """The client's half; `start` may wait some seconds for each silent Kerberos server.
 
-    MIT Kerberos waits some seconds for each silent server: call `start` in another thread. Raises
-    `ConfigError` for an incomplete section or keytab.
+    Raises `ConfigError` for an incomplete section or keytab.
     """
 
     name = NAME

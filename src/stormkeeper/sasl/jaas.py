@@ -246,7 +246,7 @@ _JVM_OPTION = f"-D{KEY}="
 
 @dataclass(frozen=True, slots=True)
 class LoginFile:
-    """A JAAS file, and the configuration key of the path: `KEY` or `CHILDOPTS`."""
+    """A JAAS file, and the key with the path: `KEY` or `CHILDOPTS`."""
 
     path: Path
     named_by: str
@@ -293,7 +293,7 @@ def ignored_childopts(conf: Conf) -> list[str]:
 
 
 def login(conf: Conf, *sections: str) -> Login:
-    """Return the first of these sections of the JAAS file; raises `ConfigError` without any."""
+    """Return the first of these sections; raises `ConfigError` without any."""
     method = conf["pacemaker.auth.method"]
     file = login_file(conf)
     if file is None:

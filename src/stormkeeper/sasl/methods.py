@@ -52,7 +52,7 @@ def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
 def unused_login(conf: Conf) -> str | None:
     """Return a warning about a JAAS file without effect, as the method is NONE.
 
-    None without a section of a Pacemaker's: Storm's daemons may need the file for ZooKeeper.
+    None without a Pacemaker's section: Storm's daemons may need the file for ZooKeeper.
     """
     file = login_file(conf)
     if file is None or conf["pacemaker.auth.method"] != "NONE":
@@ -165,7 +165,7 @@ _PRINCIPAL_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A Kerberos principal: ``nimbus/host@REALM`` has the components "nimbus" and "host"."""
+    """A Kerberos principal, such as ``nimbus/host@REALM`` with two components."""
 
     components: tuple[str, ...]
     realm: str
@@ -198,7 +198,7 @@ class Principal:
 def admits(users: Iterable[str], principal: str, default_realm: str) -> bool:
     """Return whether `principal` is among `users`; raises `AuthenticationError` if invalid.
 
-    Users are full principals, also without the default realm, and short names.
+    Users are principals, also without the default realm, and short names.
     """
     parsed = Principal.parse(principal)
     names = {principal, parsed.short_name(default_realm)}

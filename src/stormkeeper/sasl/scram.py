@@ -38,8 +38,8 @@ _Verifier = tuple[bytes, bytes, bytes, int]  # salt, stored key, server key, ite
 class ScramUsers:
     """A server's verifiers, without passwords.
 
-    An unknown name gets a constant salt, and fails as with a wrong password, so that names cannot
-    be found out. Raises `ConfigError` for a character that SCRAM forbids (RFC 4013).
+    An unknown name gets a constant salt and fails as a wrong password does, to hide the names.
+    Raises `ConfigError` for a character that SCRAM forbids (RFC 4013).
     """
 
     def __init__(self, users: Mapping[str, UserPassword], salt_key: bytes | None = None) -> None:
@@ -101,7 +101,7 @@ class ScramServer:
     def step(self, token: bytes) -> bytes:
         """Process client-first or client-final; returns server-first or server-final.
 
-        Raises `AuthenticationError` for a malformed message, or a wrong password.
+        Raises `AuthenticationError` for a malformed message or a wrong password.
         """
         self._step += 1
         if self._step > 2:
@@ -203,7 +203,7 @@ def _text(token: bytes) -> str:
 
 
 def _refusal(error: Exception, user: str | None = None) -> AuthenticationError:
-    """Convert an error of scramp, which quotes nothing of the peer; `user` is the claimed name."""
+    """Convert an error of scramp, which quotes nothing of the peer."""
     if isinstance(error, ScramException) and error.server_error is ServerError.INVALID_PROOF:
         whose = "" if user is None else f" of {printable(user)!r}"
         return AuthenticationError(f"wrong password or user: the proof{whose} does not match")

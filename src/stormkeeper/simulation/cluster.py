@@ -22,7 +22,7 @@ SYSTEM: Final = "__system"
 
 _ACKER: Final = "__acker"
 
-#: Streams of every component of a topology with ackers.
+#: Of every component of a topology with ackers.
 _ACK_INIT, _ACK_ACK = "__ack_init", "__ack_ack"
 
 _SPOUTS: Final = ("events", "clicks")
@@ -36,7 +36,7 @@ _MOST_WORKERS_PER_NODE: Final = 10_000
 WINDOWS: Final = ("600", "10800", "86400", ":all-time")
 _LENGTHS: Final = (600.0, 10800.0, 86400.0)
 
-#: Storm's ``NUM_STAT_BUCKETS``: a window moves in steps of a twentieth of its length.
+#: Storm's ``NUM_STAT_BUCKETS``: a window moves by a twentieth of its length.
 _BUCKETS: Final = 20
 
 #: Seconds per radian of a window's swing in latency: long windows are steadier.
@@ -65,7 +65,7 @@ class Activity:
     changes: tuple[Change, ...] = ()
 
     def done(self, at: float) -> float:
-        """Return the work done by `at`, in seconds at the usual rate, since a time long ago."""
+        """Return the work done by `at`, in seconds at the usual rate, since long ago."""
         done = self._usual(at)
         for change in self.changes:
             if at > change.since:
@@ -83,7 +83,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """A latency that rises by `rise` times itself from `since` to `until`, and then drops back."""
+    """A latency that rises by `rise` times itself from `since` to `until`, then drops back."""
 
     since: float
     until: float
@@ -106,13 +106,13 @@ def begins(started: float, now: float) -> tuple[float, ...]:
 
 
 def spans(activity: Activity, since: Sequence[float], now: float) -> tuple[float, ...]:
-    """Return the work done in each window that starts as in `since`."""
+    """Return the work done in each window."""
     done = activity.done(now)
     return tuple([max(0.0, done - activity.done(begin)) for begin in since])
 
 
 def wavering(now: float, task: int) -> list[float]:
-    """Return an executor's latency in each window, relative to the usual."""
+    """Return an executor's relative latency in each window."""
     return [1.0 + 0.03 * math.sin(now / slowly + task) for slowly in _WAVES]
 
 
@@ -179,7 +179,6 @@ class SimulatedComponent:
 
     @property
     def is_system(self) -> bool:
-        """Whether the component is Storm's own."""
         return self.id.startswith("__")
 
     @property
@@ -193,7 +192,7 @@ class SimulatedComponent:
         return busy_ms * max(self.shares) / 1000.0
 
     def grown(self, streams: int) -> SimulatedComponent:
-        """Return the component with further streams, which have no tuples yet."""
+        """Return the component with further streams without tuples."""
         more = (Output(f"grown-{number:03d}", 0.0, 1) for number in range(streams))
         return replace(self, outputs=(*self.outputs, *more))
 
@@ -263,8 +262,8 @@ class SimulatedCluster:
 class Profile:
     """The size of a simulated cluster.
 
-    `bolts` is the range of a topology's bolts, besides one or two spouts; `executors` the mean
-    number of executors per worker, besides an acker and ``__system``.
+    `bolts` is the range of bolts, besides one or two spouts; `executors` the mean number per
+    worker, besides an acker and ``__system``.
     """
 
     nodes: int
@@ -315,7 +314,7 @@ PROFILES: Final = {
 def plan(profile: Profile, *, seed: int, now: float) -> SimulatedCluster:
     """Return a cluster, which depends only on `seed` except for the time in topologies' ids.
 
-    `now` is the time of submission, in seconds since 1970.
+    `now` is in seconds since 1970.
     """
     random = Random(f"cluster {seed}")
     nodes = [_node(random, number) for number in range(profile.nodes)]

@@ -85,8 +85,8 @@ Numbers = Iterator[Any]
 class SimulatedBeat:
     """A heartbeat, from the due time until the next is acknowledged.
 
-    `start` has the counters, `end` the times. `counted_at` is the time of the counters, `sent_at`
-    the send time by a correct clock.
+    `start` has the counters, `end` the times. `counted_at` is the counters' time, `sent_at` the
+    send time by a correct clock.
     """
 
     worker: Worker
@@ -170,7 +170,7 @@ class Worker:
             yield executor, component, found
 
     def counters(self, at: float) -> list[dict[str, Any]]:
-        """Return the counters at a time, per executor, as objects of JSON."""
+        """Return the counters per executor, as objects of JSON."""
         return [
             {
                 "task_start": executor.task,
@@ -251,7 +251,6 @@ class Writer:
 
 
 def _record(storm_id: str, executors: dict[ExecutorInfo, ExecutorStats]) -> bytes:
-    """Return an encoded heartbeat without the times."""
     record = ClusterWorkerHeartbeat(storm_id, executors, time_secs=0, uptime_secs=0)
     return encode(record, Release.STORM_2).removesuffix(_times(Release.STORM_2, 0, 0))
 
@@ -262,7 +261,6 @@ def _head(storm_id: str, executors: int) -> bytes:
 
 
 def _times(release: Release, time_secs: int, uptime_secs: int) -> bytes:
-    """Return the end of a heartbeat: the last two fields."""
     layout, kind = _TIMES[release]
     return layout.pack(kind, 3, time_secs, 8, 4, uptime_secs, 0)
 
@@ -304,7 +302,7 @@ class _Template:
 
 @functools.cache
 def _cutter(slots: int) -> Callable[[bytes], tuple[bytes, ...]]:
-    """Return a function that cuts packed numbers apart; few counts occur, each often."""
+    """Return a function that cuts packed numbers apart; few counts occur."""
     return struct.Struct("8s" * slots).unpack
 
 
@@ -364,7 +362,7 @@ class Seat:
 class HeartbeatCounts:
     """Counts of heartbeats.
 
-    `left_out` were due and not sent, as unanswered before or long overdue.
+    `left_out` were not sent, as the last was unanswered, or long overdue.
     """
 
     sent: int = 0
@@ -491,7 +489,7 @@ class Simulation:
         self._settled(worker, now)
 
     def failed(self, beat: SimulatedBeat, now: float) -> None:
-        """Record a heartbeat without an acknowledgement, which a server may have nevertheless."""
+        """Record a missing acknowledgement; a server may have the heartbeat."""
         self.tally.failed += 1
         beat.worker.failed += 1
         self._settled(beat.worker, now)
@@ -506,11 +504,11 @@ class Simulation:
         self._tell_start(worker, now)
 
     def another(self, worker: Worker, slot: paths.Slot, now: float) -> Worker:
-        """Return a successor of `worker`, with counters and uptime from `now`."""
+        """Return a successor, with counters and uptime from `now`."""
         return Worker(worker.topology, slot, worker.executors, now, self._fast[slot.node])
 
     def stop(self, seat: Seat, why: str, now: float) -> Worker | None:
-        """End and return the worker of a seat; None for an empty seat."""
+        """End and return the worker of a seat, if any."""
         worker, seat.worker = seat.worker, None
         if worker is not None:
             worker.ending = why

@@ -93,8 +93,8 @@ def run(
     """Return a summary after the duration or a signal.
 
     Raises `ConfigError` if the Pacemakers require TLS or authentication of writers,
-    `PacemakerError` if a Pacemaker refuses or does not answer at the beginning, and
-    `SimulationError` for pulses of real topologies, or a truth that cannot be written.
+    `PacemakerError` if a Pacemaker refuses or does not answer at first, and `SimulationError` for
+    pulses of real topologies, or a truth that cannot be written.
     """
     if conf["pacemaker.tls.enable"] or conf["pacemaker.auth.writes"]:
         raise ConfigError(
@@ -111,7 +111,7 @@ def run(
 
 
 def _check_alone(pool: PacemakerPool) -> None:
-    """Raise an error if Pacemakers hold pulses of real topologies, or do not answer."""
+    """Raise an error if Pacemakers hold real pulses, or do not answer."""
     held = pool.children(paths.WORKERBEATS)
     if pool.failures:
         reasons = "; ".join(pool.failures.values())
@@ -489,7 +489,7 @@ class Link:
         self._taken(beat, str(wire.server))
 
     def lost(self, wire: _Wire, beats: list[SimulatedBeat], reason: str) -> None:
-        """Record the end of a connection, and send unanswered heartbeats to another server."""
+        """Record the end of a connection; another server gets unanswered heartbeats."""
         if wire is self._wire:
             self._wire = None
             self._note(f"{wire.server}: {reason}")

@@ -30,8 +30,8 @@ _MOVED_PORT: Final = 20_000
 #: afterwards.
 _DELETE_AFTER_SECS: Final = 2.0
 
-#: Final capacity of a saturating bolt in the window of ten minutes, at the usual rate: above 1 at a
-#: low rate, too.
+#: Final capacity of a saturating bolt in ten minutes, at the usual rate: above 1 at a low rate,
+#: too.
 _SATURATED: Final = 1.6
 _CAPACITY_SECS: Final = 600.0
 

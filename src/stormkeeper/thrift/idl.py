@@ -1,8 +1,8 @@
 """Loads IDL files: record classes, exceptions and services, with schemas of their fields.
 
 thriftpy2 parses the files and makes the classes. Added are Python enums, equality and hash by
-value, a ``repr`` without secrets, and normalized field types for the codec. Exceptions, arguments
-and answers of methods are records too.
+value, a ``repr`` without secrets, and normalized field types. Exceptions, arguments and answers of
+methods are records too.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def wire_kind(of: Type) -> int:
 
 
 def schema_of(cls: type) -> Schema:
-    """Return the schema of a record class; raise `TypeError` for another class."""
+    """Return a record class's schema; raise `TypeError` for another class."""
     try:
         return _SCHEMAS[cls]
     except KeyError:
@@ -89,8 +89,8 @@ def load(
 ) -> dict[str, type | Service]:
     """Load an IDL file of this package; return enums, records, exceptions and services by name.
 
-    `module` will hold the classes, for pickle; `included` has the modules of included files, by
-    name without ``.thrift``.
+    `module` will hold the classes, for pickle; `included` has modules by file name without
+    ``.thrift``.
     """
     text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
     return load_text(text, module, included)

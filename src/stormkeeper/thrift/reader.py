@@ -102,7 +102,7 @@ def decode(cls: type[Record], data: bytes) -> Record:
 def decode_end(cls: type[Record], data: bytes, field_id: int) -> Record | None:
     """Read the end of a larger record, from the i32 field `field_id` on; None if not found.
 
-    The search begins at the end, behind a heartbeat's long statistics.
+    The search skips a heartbeat's long statistics from the end.
     """
     read, header = _struct_reader(cls), _field_header.pack(I32, field_id)
     at = data.rfind(header)
@@ -197,7 +197,7 @@ def _map_reader(of: tuple[Type, Type]) -> Reader:
     """Return the reader of a map, where decoding a heartbeat spends most time.
 
     A record's maps have few keys, in the same order, and no struct's encoding begins another's. So
-    each known key's bytes are tried once for each map, in order.
+    each known key's bytes are tried once per map.
     """
     key_kind, value_kind = (wire_kind(part) for part in of)
     least = LEAST[key_kind] + LEAST[value_kind]
@@ -220,7 +220,7 @@ def _map_reader(of: tuple[Type, Type]) -> Reader:
         if pair:
             last_pair = len(data) - pair.size
             for _ in range(count):
-                # An executor's first and last task; all else takes the general way.
+                # An executor's first and last task.
                 found = pair.unpack_from(data, pos) if pos <= last_pair else ()
                 if found[:2] == pair_header:
                     key, pos = found[2:], pos + pair.size
@@ -328,7 +328,6 @@ def _new_struct_reader(cls: type) -> Reader:
 
 
 def accepted(of: Type) -> Iterable[tuple[int, Reader]]:
-    """Return the wire types of a field, with readers."""
     kind, detail = of
     if kind in (I32, I64) and detail is None:
         return ((I32, read_i32), (I64, read_i64 if kind == I64 else _read_narrow))
@@ -336,7 +335,7 @@ def accepted(of: Type) -> Iterable[tuple[int, Reader]]:
 
 
 def skip(data: bytes, pos: int, kind: int, depth: int) -> int:
-    """Return the position after a value of any type."""
+    """Return the position after a value."""
     if kind in FIXED:
         return pos + FIXED[kind]
     if kind == STRING:

@@ -99,8 +99,8 @@ def deserialize(
 ) -> Record:
     """Read a record from any release of Storm, or Stormkeeper, compressed or not.
 
-    A record in memory can take forty times its bytes, so use a lower `limit` for untrusted writers.
-    Raises only `SerializationError`.
+    A record in memory can take forty times its bytes: lower `limit` for untrusted writers. Raises
+    only `SerializationError`.
     """
     return decode(cls, uncompressed(cls, bytes(data), limit))
 
@@ -123,7 +123,7 @@ def activity_of(data: bytes) -> WorkerActivity:
 
 
 def uncompressed(cls: type[TPayload], data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
-    """Return a record's decompressed bytes; raise `SerializationError` without any."""
+    """Return a record's decompressed bytes; raise `SerializationError`."""
     if data == _DIRECTORY:
         raise SerializationError(
             f"not {with_article(cls)}: the single byte 07, which Storm stores in a znode that is"
@@ -153,7 +153,7 @@ def compression_for(delegate_class_name: str) -> Compression:
 
 
 def compress(data: bytes, compression: Compression) -> bytes:
-    """Compress with Storm's levels; equal bytes give equal results."""
+    """Compress with Storm's levels, deterministically."""
     if compression is Compression.GZIP:
         return zlib.compress(data, _GZIP_LEVEL, wbits=zlib.MAX_WBITS | 16)
     if compression is Compression.ZSTD:
@@ -248,7 +248,7 @@ def _inflate(
 ) -> bytes:
     """Decompress streams in pieces; raise EOFError if the data end within a stream.
 
-    `follows` says from the bytes behind a stream whether another begins.
+    `follows` tells from the bytes behind a stream whether another begins.
     """
     out: list[bytes] = []
     size = pos = 0

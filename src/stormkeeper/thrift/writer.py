@@ -64,7 +64,8 @@ class _UnfitError(Exception):
 def encode(record: TPayload, release: Release = Release.STORM_2) -> bytes:
     """Encode a record without the fields that are None; raise `SerializationError`.
 
-    Values must have their field's type and range, required fields a value, and a union one member.
+    Values must fit their field's type and range; required fields need a value, and a union one
+    member.
     """
     out: list[bytes] = []
     try:
