@@ -11,12 +11,12 @@ from stormkeeper.client.nimbus_connection import NimbusConnection
 from stormkeeper.errors import RefusedError, RemoteProtocolError, StormkeeperError
 from stormkeeper.thrift.nimbus import AccessControl, AccessControlType, SettableBlobMeta
 
-#: Bytes of a chunk, as Storm's clients send.
+#: Bytes of a chunk, as in Storm's clients.
 _CHUNK: Final = 307_200
 #: Bytes of a message around the chunk.
 _OVERHEAD: Final = 4_096
 
-#: Bits and letters of an entry in an access list.
+#: Bits and letters in an access list.
 _RIGHTS: Final = ((1, "r"), (2, "w"), (4, "a"))
 
 
@@ -37,10 +37,10 @@ def upload_package(
     max_frame: int,
     report: Callable[[int], None] = lambda _sent: None,
 ) -> str:
-    """Send a whole file, and return its location at Nimbus, which deletes unfinished uploads.
+    """Send a whole file, and return the location at Nimbus, which deletes unfinished uploads.
 
     `max_frame` is ``nimbus.thrift.max_buffer_size``; `report` gets the bytes sent so far. Raises
-    `RpcError` if a chunk is lost, and `RefusedError` if Nimbus refuses.
+    `RpcError` for a lost chunk, `RefusedError` if Nimbus refuses.
     """
     nimbus = connection.nimbus
     location = nimbus.beginFileUpload()
@@ -55,7 +55,6 @@ def upload_package(
 
 
 def list_keys(connection: NimbusConnection) -> list[str]:
-    """Return the keys of all blobs, sorted."""
     found: set[str] = set()
     session = ""
     while (page := connection.nimbus.listBlobs(session)).keys:
@@ -65,7 +64,7 @@ def list_keys(connection: NimbusConnection) -> list[str]:
 
 
 def describe_blob(connection: NimbusConnection, key: str) -> Blob:
-    """Return a blob's metadata; raises `RefusedError` for a missing or unreadable blob."""
+    """Return a blob's metadata; raises `RefusedError` if missing or unreadable."""
     meta = connection.nimbus.getBlobMeta(key)
     settable = meta.settable
     acl = tuple(_entry(each) for each in settable.acl)
@@ -82,8 +81,7 @@ def all_blobs(connection: NimbusConnection) -> Iterator[Blob]:
 def download_blob(connection: NimbusConnection, key: str, write: Callable[[bytes], object]) -> int:
     """Fetch a blob, call `write` with each chunk, and return the size in bytes.
 
-    Raises `RefusedError` for a missing or unreadable blob, and `RemoteProtocolError` if bytes are
-    missing.
+    Raises `RefusedError` if missing or unreadable, `RemoteProtocolError` for missing bytes.
     """
     begun = connection.nimbus.beginBlobDownload(key)
     size = 0
@@ -131,7 +129,7 @@ def _send(connection: NimbusConnection, session: str, file: BinaryIO, max_frame:
             size += len(chunk)
         nimbus.finishBlobUpload(session)
     except BaseException:
-        # Otherwise the chunks take space at Nimbus until the session times out.
+        # Otherwise the chunks stay until Nimbus's session times out.
         with suppress(StormkeeperError):
             nimbus.cancelBlobUpload(session)
         raise

@@ -1,10 +1,9 @@
 """Reads the logs of a topology's workers from a machine: the end, or since a time, and on.
 
-A log grows, is renamed when a new one begins (``worker.log.1``), or is emptied. The reader knows a
-file by its identity and continues at its offset: through a renamed file, then through newer ones.
-Stormkeeper's workers move the beginning of their log into a packed file (``worker.log.1.gz``) and
-cut it from the log, which stays the same file. So an offset into a log counts in a packed file that
-appears afterwards.
+A log grows, is renamed when a new log begins (``worker.log.1``), or is emptied. The reader knows a
+file by identity and continues at the offset: through a renamed file, then newer files.
+Stormkeeper's workers move the log's beginning into a packed file (``worker.log.1.gz``). So an
+offset into a log counts in a packed file that appears afterwards.
 """
 
 from __future__ import annotations
@@ -20,28 +19,27 @@ from typing import Final, NamedTuple
 
 from stormkeeper.client.log_server import LogServer, RemoteLog
 
-#: Bytes per request.
 _BLOCK: Final = 256 * 1024
 #: zlib's number for the gzip format.
 _GZIP: Final = 31
-#: Bytes shown from the end of a log by default, as on Storm's page.
+#: Bytes from a log's end by default, as on Storm's page.
 END_BYTES: Final = 51_200
-#: Bytes of an incomplete line that wait for its end.
+#: Bytes of an incomplete line.
 MOST_HELD: Final = 1024 * 1024
 #: Bytes of lines without a time that are shown at the end: they may be too old.
 MOST_DOUBTFUL: Final = 51_200
 
-#: The time at the beginning of a line of Stormkeeper's daemons, plain or as JSON.
+#: The time before a line of Stormkeeper's daemons, plain or as JSON.
 _TIME: Final = re.compile(rb'(?:\{"time": ")?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?)Z')
 
-#: Called with a worker's port and a line.
+#: Gets a worker's port and a line.
 Show = Callable[[int, str], None]
 
 
 class LogPosition(NamedTuple):
-    """How far a worker's log has been read: `offset` bytes of the file with that identity.
+    """How far a worker's log is read: `offset` bytes of the file with that identity.
 
-    `done` has the identities of packed files that are read.
+    `done` has the identities of read packed files.
     """
 
     identity: str
@@ -50,18 +48,16 @@ class LogPosition(NamedTuple):
     done: frozenset[str] = frozenset()
 
     def after(self, part: LogPart, length: int) -> LogPosition:
-        """Return the position `length` bytes into a part."""
         file = part.file
         return LogPosition(file.identity, part.start + length, file.modified, self.done)
 
     def after_packed(self, file: RemoteLog, length: int) -> LogPosition:
-        """Return the position after a packed file of `length` unpacked bytes."""
         offset = max(0, self.offset - length)
         return self._replace(offset=offset, done=self.done | {file.identity})
 
 
 class LogPart(NamedTuple):
-    """The next part to read; with `goes_on` it continues the last part, maybe inside a line."""
+    """The next part to read; with `goes_on` a continuation, maybe inside a line."""
 
     file: RemoteLog
     start: int
@@ -70,18 +66,17 @@ class LogPart(NamedTuple):
 
 
 def is_packed(file: RemoteLog) -> bool:
-    """Return whether a file is packed."""
     return file.file.endswith(".gz")
 
 
 def next_packed(files: Sequence[RemoteLog], position: LogPosition) -> RemoteLog | None:
-    """Return the next packed file to read; packed files come before any `next_part`."""
+    """Return the next packed file; packed files come before any `next_part`."""
     packed = (file for file in files if is_packed(file))
     return next((file for file in packed if file.identity not in position.done), None)
 
 
 def next_part(files: Sequence[RemoteLog], position: LogPosition) -> LogPart | None:
-    """Return the next part of a worker's unpacked files, or None if all has been read."""
+    """Return the next part of a worker's unpacked files."""
     files = [file for file in files if not is_packed(file)]
     at = next((n for n, file in enumerate(files) if file.identity == position.identity), None)
     if at is None:
@@ -119,7 +114,6 @@ def time_of(line: bytes) -> float | None:
 
 
 def begins_before(data: bytes, moment: float) -> bool:
-    """Return whether the first whole line with a time is older than `moment`."""
     times = (time_of(line) for line in data.split(b"\n")[1:])
     first = next((time for time in times if time is not None), None)
     return first is not None and first < moment
@@ -129,8 +123,8 @@ class LogLines:
     """Splits the pieces of a worker's log into lines, and drops lines older than `since`.
 
     A topology's output and the indented lines of a message have no time. Such a line is dropped if
-    a later line is too old. At the log's end the last `MOST_DOUBTFUL` bytes of them are shown.
-    Unless `is_whole`, the first piece begins inside a line, which is dropped.
+    a later line is too old; at the log's end the last `MOST_DOUBTFUL` bytes are shown. Unless
+    `is_whole`, the first piece begins inside a line, which is dropped.
     """
 
     def __init__(self, *, since: float | None = None, is_whole: bool = True) -> None:
@@ -142,7 +136,6 @@ class LogLines:
         self._doubtful_bytes = 0
 
     def take(self, data: bytes) -> Iterator[str]:
-        """Yield the lines that end with `data`."""
         *ended, self._held = (self._held + data).split(b"\n")
         if len(self._held) > MOST_HELD:
             ended.append(self._held)
@@ -154,19 +147,18 @@ class LogLines:
                 yield from self._filtered(line)
 
     def caught_up(self) -> Iterator[str]:
-        """Yield the doubtful lines at the end of the log; later lines are new."""
+        """Yield the doubtful lines at the log's end; later lines are new."""
         yield from self._cleared()
         self._since, self._age = None, _Age.NEW
 
     def end(self) -> Iterator[str]:
-        """Yield the incomplete line at the end."""
         held, self._held = self._held, b""
         if held and not self._is_cut:
             yield from self._filtered(held)
         self._is_cut = False
 
     def _filtered(self, line: bytes) -> Iterator[str]:
-        """Yield the lines that are known to be new after this line."""
+        """Yield lines that are known to be new."""
         time = None if self._since is None else time_of(line)
         if time is not None and self._since is not None:
             self._age = _Age.NEW if time >= self._since else _Age.OLD
@@ -210,8 +202,8 @@ class _Reader(NamedTuple):
 class MachineLogs:
     """Reads a machine's logs of a topology; each `read` continues the last.
 
-    `ports` None means all workers. Without `since`, in seconds since 1970, the last `END_BYTES` of
-    each log are read. A `server` with another address may replace the first.
+    `ports` None: all workers. Without `since`, in seconds since 1970, each log's last `END_BYTES`
+    are read. Another `server` may replace the first.
     """
 
     def __init__(
@@ -230,7 +222,6 @@ class MachineLogs:
 
     @property
     def read_ports(self) -> Collection[int]:
-        """The ports of workers with a log."""
         return self._readers.keys()
 
     def read(self, show: Show) -> None:
@@ -251,7 +242,7 @@ class MachineLogs:
             self._readers[port] = self._begin(files)
         while packed := next_packed(files, self._readers[port].position):
             self._read_packed(port, packed, show)
-            # By now the worker has cut the packed bytes from the log.
+            # The worker has now cut the packed bytes from the log.
             files = [file for file in self.server.files(self._storm_id) if file.port == port]
         while part := next_part(files, self._readers[port].position):
             data = b""
@@ -283,7 +274,7 @@ class MachineLogs:
         self._readers[port] = _Reader(position.after_packed(file, length), lines)
 
     def _unpacked(self, file: RemoteLog) -> Iterator[bytes]:
-        """Yield the unpacked bytes of a file, up to any damage."""
+        """Yield a file's unpacked bytes, up to any damage."""
         unpacker, offset = zlib.decompressobj(_GZIP), 0
         while offset < file.size:
             packed = self.server.read(file, offset, _BLOCK)
@@ -307,12 +298,11 @@ class MachineLogs:
                     packed, unpacker = unpacker.unused_data, zlib.decompressobj(_GZIP)
 
     def _begin(self, files: Sequence[RemoteLog]) -> _Reader:
-        """Return where the first read of a worker's log begins."""
         since = self._since
         packed = [file for file in files if is_packed(file)]
         plain = [file for file in files if not is_packed(file)]
         done = frozenset(each.identity for each in packed if since is None or each.modified < since)
-        # A line may begin in a packed file that is not read.
+        # A line may begin in an unread packed file.
         is_whole = not done
         if not plain:
             return _Reader(LogPosition("", 0, 0.0, done), LogLines(since=since, is_whole=is_whole))
@@ -332,7 +322,7 @@ class MachineLogs:
         return _Reader(position, LogLines(since=since, is_whole=is_whole))
 
     def _start(self, file: RemoteLog, since: float) -> int:
-        """Return an offset before which all lines are too old; reads from the end of the file."""
+        """Return an offset before which all lines are too old; reads from the end."""
         start = file.size
         while start > 0:
             start = max(0, start - _BLOCK)

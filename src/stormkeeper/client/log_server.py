@@ -19,14 +19,13 @@ from stormkeeper.rpc.connection import connect, in_words
 from stormkeeper.thrift.nimbus import TopologyInfo
 from stormkeeper.thrift.records import Assignment, SupervisorInfo
 
-#: Timeout of a connection in seconds: a dead machine delays the others so long.
+#: A dead machine delays the others by this time.
 _CONNECT_SECS: Final = 3.0
-#: Timeout of each read in seconds.
 _READ_SECS: Final = 10.0
-#: Bytes of an answer: more than any supervisor sends.
+#: More than any supervisor sends.
 _MOST_BYTES: Final = 16 * 1024 * 1024
 
-#: Answers that mean: the file is gone, or another file has its name.
+#: The file is gone, or another file has its name.
 _CHANGED: Final = frozenset(
     (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
 )
@@ -43,12 +42,10 @@ class LogMachine:
 
     @property
     def address(self) -> Address | None:
-        """The HTTP address, or None."""
         return None if self.http_port is None else Address(self.host, self.http_port)
 
     @property
     def fault(self) -> str:
-        """Why there is no address."""
         if not self.is_there:
             return "no supervisor is registered there: the machine, or `storm supervisor`, is down"
         return "its supervisor has no HTTP: set logviewer.port there"
@@ -57,7 +54,7 @@ class LogMachine:
 def machines_of_topology(
     assignment: Assignment | None, supervisors: Mapping[str, SupervisorInfo]
 ) -> dict[str, LogMachine]:
-    """Return the machines of a topology's workers, and of released ones, by supervisor id."""
+    """Return the machines of a topology's workers, also released workers, by supervisor id."""
     if assignment is None:
         return {}
     ports: dict[str, set[int]] = {}
@@ -76,7 +73,7 @@ def machines_of_topology(
 def machines_of_host(
     host: str, port: int, supervisors: Mapping[str, SupervisorInfo]
 ) -> dict[str, LogMachine]:
-    """Return every supervisor of a host, for the log of a past worker at `port`."""
+    """Return all supervisors of a host, for the log of a past worker at `port`."""
     return {
         node: _machine(host, info, {port})
         for node, info in sorted(supervisors.items())
@@ -85,7 +82,7 @@ def machines_of_host(
 
 
 def all_machines(supervisors: Mapping[str, SupervisorInfo]) -> dict[str, LogMachine]:
-    """Return every supervisor, for the logs of a topology without workers."""
+    """Return all supervisors, for a topology without workers."""
     return {
         node: LogMachine(info.hostname, info.http_port, True, None)
         for node, info in sorted(supervisors.items(), key=lambda each: (each[1].hostname, each[0]))
@@ -103,7 +100,6 @@ def workers_of_component(info: TopologyInfo, component: str) -> set[tuple[str, i
 def with_workers(
     machines: Mapping[str, LogMachine], workers: Collection[tuple[str, int]]
 ) -> dict[str, LogMachine]:
-    """Return only the machines and ports that are among `workers`, by host and port."""
     chosen = {}
     for node, machine in machines.items():
         ports = tuple(port for port in machine.ports or () if (machine.host, port) in workers)
@@ -120,20 +116,19 @@ def _machine(host: str, info: SupervisorInfo | None, ports: Collection[int]) -> 
 
 
 class RemoteLog(msgspec.Struct, frozen=True):
-    """A listed log file; `identity` stays the same when the file is renamed."""
+    """A listed log file; `identity` survives a rename."""
 
     #: ``ID/PORT/NAME``.
     file: str
     port: int
     identity: str
-    #: In bytes.
     size: int
     #: Seconds since 1970.
     modified: float
 
 
 class LogServer:
-    """HTTP client for the logs of a supervisor, with a connection for each request."""
+    """An HTTP client for a supervisor's logs, with a connection for each request."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -153,9 +148,9 @@ class LogServer:
             raise LogsError(f"{self.address}: this is no supervisor of Stormkeeper's") from error
 
     def read(self, file: RemoteLog, start: int, length: int) -> bytes | None:
-        """Return up to `length` bytes of a file, or None: list the files again, names changed.
+        """Return up to `length` bytes, or None if names changed: list the files again.
 
-        Raises `LogsError` if the supervisor does not answer, or refuses.
+        Raises `LogsError` as `files` does.
         """
         query = {"file": file.file, "start": start, "length": length, "identity": file.identity}
         status, body = self._get(f"/api/v1/log?{urlencode(query)}")
@@ -170,7 +165,7 @@ class LogServer:
             try:
                 return self._answer(path)
             except ConnectionResetError:
-                # The server dropped this connection for a newer one.
+                # The server dropped this connection for a newer connection.
                 return self._answer(path)
         except RpcUnavailableError as error:
             raise LogsError(str(error)) from error

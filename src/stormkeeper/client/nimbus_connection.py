@@ -1,8 +1,8 @@
 """Connection of a command to the leading Nimbus, with short waits and errors that name a remedy.
 
 Storm's client searches for minutes by default; here a search ends after seconds, or, if a Nimbus
-answers, when an election should be over. Keys of ``storm.nimbus.retry.*`` that are set hold as in
-Storm's client. All errors are Stormkeeper's own.
+answers, when an election should be over. ``storm.nimbus.retry.*``, if set, hold as in Storm's
+client. All errors are Stormkeeper's own.
 """
 
 from __future__ import annotations
@@ -35,29 +35,28 @@ from stormkeeper.thrift.nimbus import (
     NotAliveException,
 )
 
-#: Default length of the search for a Nimbus, in seconds.
+#: Default length of the search for a Nimbus.
 FINDING_SECS: Final = 15.0
 _RETRIES: Final = (
     "storm.nimbus.retry.times",
     "storm.nimbus.retry.interval.millis",
     "storm.nimbus.retry.intervalceiling.millis",
 )
-#: Seconds that an election may take after the session of a lost leader has expired.
+#: Time for an election after the lost leader's session has expired.
 _ELECTION_SECS: Final = 10.0
-#: Seconds between two searches during an election.
+#: Pause between searches during an election.
 _PAUSE_SECS: Final = 0.5
-#: Default timeout of a call in seconds.
+#: Default timeout of a call.
 CALL_SECS: Final = 30.0
 _TIMEOUT: Final = "storm.thrift.socket.timeout.ms"
 
-#: Prefixes of methods that only read.
+#: Methods that only read.
 _READ_PREFIXES: Final = ("get", "is")
 
 _REMEDY: Final = (
     "check that `storm nimbus` runs there, or name another with -c nimbus.seeds=HOST or HOST:PORT"
 )
 
-#: Texts for Nimbus's exceptions, around their own message.
 _TEXTS: Final[dict[type[Exception], str]] = {
     AlreadyAliveException: "{}",
     AuthorizationException: "{}",
@@ -69,9 +68,9 @@ _TEXTS: Final[dict[type[Exception], str]] = {
 
 
 class NimbusConnection:
-    """Calls the leading Nimbus; `connect` makes one.
+    """Calls the leading Nimbus; use `connect`.
 
-    A Nimbus must be found within `finding_secs`, and a leader within `electing_secs` if one
+    A Nimbus must be found within `finding_secs`, a leader within `electing_secs` if a Nimbus
     answers. `call_secs` overrides the timeouts of calls.
     """
 
@@ -92,7 +91,6 @@ class NimbusConnection:
 
     @property
     def nimbus(self) -> NimbusCalls:
-        """The leader's methods, by `call`."""
         return cast("NimbusCalls", Calls(Nimbus, self.call))
 
     @property
@@ -101,7 +99,7 @@ class NimbusConnection:
         return self._client.address
 
     def find(self) -> None:
-        """Find the leader; raises `LeaderNotFoundError` with the answer of each seed."""
+        """Find the leader; raises `LeaderNotFoundError` with each seed's answer."""
         began = time.monotonic()
         while True:
             try:
@@ -117,8 +115,8 @@ class NimbusConnection:
     def call(self, name: str, *arguments: Any, timeout: float = CALL_SECS) -> Any:
         """Call a method of the leader, with arguments in the order of the IDL.
 
-        The call is repeated at the next leader if the old one refused it, if no leader received
-        it, or if it only reads and its answer was lost.
+        The next leader gets the call again if the old leader refused it, if no leader received it,
+        or if it only reads and the answer was lost.
 
         Raises `NotAliveError` for an unknown topology, `RefusedError` if Nimbus refuses, `RpcError`
         if the call failed or its outcome is unknown, and `ProtocolError` for a message that is too
@@ -159,12 +157,11 @@ class NimbusConnection:
 
 
 def _with_remedy(error: LeaderNotFoundError) -> str:
-    # A Nimbus that answered needs ZooKeeper; another seed would not help.
+    # The answering Nimbus needs ZooKeeper; another seed would not help.
     return str(error) if "does not reach ZooKeeper" in str(error) else f"{error}; {_REMEDY}"
 
 
 def _may_be_repeated(name: str, error: RpcRefusedError | RpcOutcomeUnknownError) -> bool:
-    """Return whether a call that failed so may be repeated at the next leader."""
     if isinstance(error, RpcRefusedError):
         return error.kind == FaultKind.INTERNAL_ERROR
     return name.startswith(_READ_PREFIXES)
@@ -179,9 +176,8 @@ def connect(
 ) -> Iterator[NimbusConnection]:
     """Yield a connection to the leading Nimbus of ``nimbus.seeds``.
 
-    `finding_secs` None: as ``storm.nimbus.retry.*`` say, or `FINDING_SECS`. If a Nimbus answers,
-    the wait for a leader lasts as long as an election after the loss of a machine. `say` gets what
-    the connection waits for.
+    `finding_secs` None: ``storm.nimbus.retry.*``, or `FINDING_SECS`. If a Nimbus answers, the wait
+    for a leader lasts as long as an election. `say` gets the reason of a wait.
 
     Raises `ConfigError` for an invalid seed, and `LeaderNotFoundError`.
     """

@@ -1,9 +1,9 @@
 """Prepares a submission on the user's machine: package, conf and credentials.
 
-All faults are found before anything is sent. Collecting the code comes first, then the description
-of the script in a process of its own, then the choice of versions for its requirements, as each
-step takes longer than the one before. The conf is the topology's own, overridden by ``-c``, without
-the keys for the connection to the cluster: another machine may reach Nimbus by other addresses.
+All faults are found before anything is sent. First comes the code, then the script's description in
+a separate process, then the choice of versions for requirements, as each step takes longer. The
+conf is the topology's own, overridden by ``-c``, without the keys of the connection: another
+machine may reach Nimbus by other addresses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from stormkeeper.topology.package.environment import Base, Requirement
 from stormkeeper.topology.package.manifest import PackageManifest
 from stormkeeper.topology.topology import unheard
 
-#: Prefixes of the keys for the connection to Nimbus.
 CONNECTION_PREFIXES: Final = ("nimbus.", "storm.nimbus.", "storm.thrift.")
 
 _CHECKPOINTS: Final = "topology.checkpoint.dir"
@@ -40,9 +39,9 @@ _CHECKPOINTS: Final = "topology.checkpoint.dir"
 class SubmissionRequest:
     """A user's submission: `code` (a script, folder or wheel), and additions.
 
-    `name` None means the topology's own name, or that of the code. `requirements` replace the
-    ``requirements.txt`` beside the code. `files` and `overrides` configure the Spark session in
-    which a script is described. `credentials` stay out of the package.
+    `name` None: the topology's own name, or the code's. `requirements` replace the
+    ``requirements.txt`` beside the code. `files` and `overrides` configure the Spark session for
+    the script's description. `credentials` stay out of the package.
     """
 
     code: Path
@@ -73,8 +72,8 @@ class BuiltPackage:
 def collect_code(request: SubmissionRequest) -> Iterator[PackagedCode]:
     """Yield the checked code of a request in a temporary folder.
 
-    Raises `TopologyError` with file and line for a fault, and `MissingExtraError` if the script has
-    to be run, or requires something, without PySpark.
+    Raises `TopologyError` with file and line for a fault, `MissingExtraError` if the script has to
+    run, or has requirements, without PySpark.
     """
     if request.name is not None:
         unheard(request.name)  # raises for a wrong name
@@ -89,10 +88,10 @@ def collect_code(request: SubmissionRequest) -> Iterator[PackagedCode]:
 
 
 def describe_code(request: SubmissionRequest, code: PackagedCode) -> Description:
-    """Return the description of a script's topology; runs the script if necessary.
+    """Return a script's description; runs the script if necessary.
 
-    Raises `TopologyError` for a fault in the script, `MissingExtraError` without PySpark, and
-    `ChildError` if the process that runs the script does not start.
+    Raises `TopologyError` for a fault in the script, `MissingExtraError` without PySpark,
+    `ChildError` if the process does not start.
     """
     return describe(
         code.script,
@@ -141,7 +140,6 @@ def build_package(
 
 
 def _root(code: PackagedCode) -> Path | None:
-    """Return the folder of the script's modules, if not the script's own."""
     return None if code.script.parent == code.root else code.root
 
 
@@ -205,7 +203,7 @@ def conf_to_send(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any
 
 
 def own_conf_warnings(own: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Yield a warning for each key of the topology's own conf without effect."""
+    """Yield a warning for each key without effect."""
     for text in (*mistyped(own), *of_topology(own)):
         yield f"the conf of the topology {name!r}: {text}"
 
@@ -222,12 +220,11 @@ def _stays_here(key: str) -> bool:
 
 
 def _is_a_secret(key: str, value: Any) -> bool:
-    """Return whether Nimbus would treat a value as a secret; Storm's own keys are none."""
+    """Return whether Nimbus would take a value for a secret; Storm's own keys are none."""
     return bool(value) and isinstance(value, str) and is_secret(key) and key not in storm_keys()
 
 
 def read_credentials(file: TextIO) -> dict[str, str]:
-    """Return the credentials in a file; raises `ConfigError` for a fault."""
     where = "standard input" if file.name == "<stdin>" else file.name
     try:
         return credentials_of_text(file.read(), where)
@@ -277,7 +274,7 @@ def _from_json(text: str, where: str) -> dict[str, str]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        # The message of a JSON error has a position, and none of the text.
+        # A JSON error's message has a position, and none of the text.
         raise ConfigError(f"{where} is no JSON: {error}") from None
     if not all(isinstance(value, str) for value in found.values()):
         raise ConfigError(f"{where} has a value that is no text: put it in quotes")

@@ -1,7 +1,7 @@
 """Kills, activates, deactivates and rebalances topologies, and waits for the effect.
 
-A Nimbus that does not answer does not end a wait: the command was accepted, and another Nimbus may
-lead soon.
+A wait outlasts a Nimbus that does not answer: the command was accepted, and another Nimbus may lead
+soon.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ from stormkeeper.thrift.nimbus import TopologySummary
 from stormkeeper.thrift.records import ErrorInfo, KillOptions, RebalanceOptions
 from stormkeeper.topology.faults import is_crash
 
-#: The status that a topology has at once after a command that cannot be repeated.
+#: A topology's status after a command that cannot be repeated.
 _STATUSES: Final = {"killTopologyWithOpts": "KILLED", "rebalance": "REBALANCING"}
 
-#: Prefixes of ``sched_status`` when the schedule is complete.
+#: Prefixes of ``sched_status`` of a complete schedule.
 _PLACED: Final = ("Fully Scheduled", "Running with fewer slots than requested")
-#: Prefixes of ``sched_status`` when the cluster is full.
+#: Prefixes of ``sched_status`` of a full cluster.
 _LACKS: Final = ("Not enough slots", "Not enough memory")
 
-#: Seconds without a batch after which a query counts as waiting for data.
+#: Time without a batch after which a query counts as waiting for data.
 _IDLE_SECS: Final = 10
-#: Longest time of a trigger that only checks for data, in seconds.
+#: Longest time of a trigger that only checks for data.
 _CHECK_SECS: Final = 5.0
-#: Uptime in seconds after which a worker of a topology with errors counts as started.
+#: Uptime after which a worker of a topology with errors counts as started.
 _LIFE_SECS: Final = 30
-#: Seconds that an error is held back: the report of a crash, which includes it, may follow.
+#: Delay of an error, as the report of a crash, which includes the error, may follow.
 _CRASH_REPORT_SECS: Final = 5.0
-#: Seconds between two checks.
 PERIOD_SECS: Final = 0.5
 
 _DURATION: Final = re.compile(r"\b\d+ (?:s|min|h|d)\b")
@@ -65,7 +64,7 @@ class ComponentError:
 
 @dataclass(frozen=True, slots=True)
 class WaitStatus:
-    """The result of a check: done, failed, or not yet; `text` says what is done or missing."""
+    """A check's result: done, failed, or not yet; `text` says why."""
 
     is_done: bool
     text: str
@@ -75,9 +74,9 @@ class WaitStatus:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Waits up to `secs` seconds; 0 means a single check.
+    """Waits up to `secs` seconds; 0: a single check.
 
-    `say` gets the text of each check and the seconds passed; `tell` gets each new error.
+    `say` gets each check's text and the seconds passed; `tell` gets each new error.
     """
 
     secs: float
@@ -106,7 +105,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceChange:
-    """The changes of a rebalance; `wait_secs` None means ``topology.message.timeout.secs``."""
+    """The changes of a rebalance; `wait_secs` None: ``topology.message.timeout.secs``."""
 
     wait_secs: int | None = None
     workers: int | None = None
@@ -119,8 +118,8 @@ def kill(
 ) -> str:
     """Kill a topology, with `purge` including the checkpoints, and return the id.
 
-    `wait_secs` None means ``topology.message.timeout.secs``. Raises `NotAliveError` for an unknown
-    name, and `RefusedError` if the topology's status does not allow the command.
+    `wait_secs` None: ``topology.message.timeout.secs``. Raises `NotAliveError` for an unknown name,
+    `RefusedError` if the topology's status does not allow the command.
     """
     found = connection.nimbus.getTopologySummaryByName(name)
     _call(connection, found, "killTopologyWithOpts", name, KillOptions(wait_secs, purge or None))
@@ -128,16 +127,16 @@ def kill(
 
 
 def set_active(connection: NimbusConnection, name: str, *, active: bool) -> str:
-    """Activate or deactivate a topology, and return the id; raises the errors of `kill`."""
+    """Activate or deactivate a topology, and return the id; raises as `kill`."""
     found = connection.nimbus.getTopologySummaryByName(name)
     _call(connection, found, "activate" if active else "deactivate", name)
     return found.id
 
 
 def rebalance(connection: NimbusConnection, name: str, change: RebalanceChange) -> str:
-    """Rebalance a topology, and return the id; raises the errors of `kill`.
+    """Rebalance a topology, and return the id; raises as `kill`.
 
-    Raises `RefusedError` for an unknown component or an invalid conf, too.
+    Also raises `RefusedError` for an unknown component or an invalid conf.
     """
     found = connection.nimbus.getTopologySummaryByName(name)
     options = RebalanceOptions(
@@ -153,12 +152,10 @@ def rebalance(connection: NimbusConnection, name: str, change: RebalanceChange) 
 def wait_until_gone(
     connection: NimbusConnection, name: str, storm_id: str, wait: Wait
 ) -> WaitStatus:
-    """Wait until a killed topology is gone."""
     return wait.until(lambda: gone_status(topology_view.find_topology(connection, name), storm_id))
 
 
 def wait_for_status(connection: NimbusConnection, name: str, status: str, wait: Wait) -> WaitStatus:
-    """Wait until a topology has a status."""
     return wait.until(lambda: named_status(topology_view.find_topology(connection, name), status))
 
 
@@ -199,14 +196,14 @@ def wait_for_first_batches(connection: NimbusConnection, name: str, wait: Wait) 
 
 
 def gone_status(found: TopologySummary | None, storm_id: str) -> WaitStatus:
-    """Return whether a killed topology is gone; a new topology may have taken its name."""
+    """Return whether a killed topology is gone; a new topology may have the name."""
     if found is None or found.id != storm_id:
         return WaitStatus(True, "it is gone")
     return WaitStatus(False, f"it is {found.status} until its wait is over and Nimbus removes it")
 
 
 def named_status(found: TopologySummary | None, status: str) -> WaitStatus:
-    """Return whether a topology has a status; the wait for a removed topology is over."""
+    """Return whether a topology has a status; a removed topology ends the wait."""
     if found is None:
         return WaitStatus(True, "it is gone")
     return WaitStatus(found.status == status, f"it is {found.status}")
@@ -215,7 +212,7 @@ def named_status(found: TopologySummary | None, status: str) -> WaitStatus:
 def newest_crash(errors: Mapping[str, Sequence[ErrorInfo]]) -> str | None:
     """Return the newest report of a worker's crash among errors by component.
 
-    A first line that repeats the last one, the exception of a traceback, is dropped.
+    A first line that repeats the last, the exception of a traceback, is dropped.
     """
     crashes = [error for each in errors.values() for error in each if is_crash(error.error)]
     if not crashes:
@@ -230,8 +227,8 @@ class PlacementCheck:
     """Checks whether all workers of a topology run; call the object with each view.
 
     Nimbus shows the last heartbeat of a slot's previous worker until the next worker beats. So a
-    worker counts when its uptime has changed since the schedule was complete. A query that fails in
-    its first batch fails in that time. `workers` were requested.
+    worker counts when its uptime has changed since the schedule was complete, which gives a query
+    time to fail in the first batch. `workers` were requested.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -241,7 +238,6 @@ class PlacementCheck:
         self._queries: dict[str, int] = {}
 
     def __call__(self, topology: TopologyView) -> WaitStatus:
-        """Return the missing step, or that all workers run."""
         status = running_status(topology)
         if not _is_planned(topology):
             self._first = None
@@ -263,7 +259,7 @@ class PlacementCheck:
         return replace(status, text=status.text + waits + _surplus(topology, self._workers))
 
     def _missing_batch(self, topology: TopologyView) -> str:
-        """Return which query's first batch is not complete; a query without data has none."""
+        """Return the incomplete first batch; a query without data has none."""
         uptime = min((each.uptime_secs for each in topology.workers), default=0)
         for query in topology.queries:
             began = self._queries.setdefault(query.name, uptime)
@@ -277,7 +273,7 @@ class PlacementCheck:
 
 
 def running_status(topology: TopologyView) -> WaitStatus:
-    """Return whether all workers and queries of a topology run; ended queries need no worker."""
+    """Return whether all workers and queries run; ended queries need no worker."""
     schedule = topology.sched_status
     if topology.status == "REBALANCING":
         return WaitStatus(False, "it is REBALANCING until its wait is over")
@@ -294,7 +290,7 @@ def running_status(topology: TopologyView) -> WaitStatus:
 
 
 def _missing(topology: TopologyView) -> str:
-    """Return the reason why a topology waits, or an empty text."""
+    """Return why a topology waits, or ""."""
     if not _is_planned(topology):
         schedule = topology.sched_status
         hint = "; `storm status` shows the slots of all supervisors"
@@ -312,9 +308,8 @@ def _missing(topology: TopologyView) -> str:
 
 
 def _missing_start(topology: TopologyView) -> str:
-    """Return the reason why a topology with beating workers waits, or an empty text."""
     health, workers = topology.health, topology.workers
-    # Storm's own Nimbus reports no schedule, and counts system components as executors.
+    # Storm's Nimbus reports no schedule, and counts system components as executors.
     is_ours = bool(topology.sched_status)
     if is_ours and topology.status == "ACTIVE" and not _has_started(topology):
         return "its queries have yet to start"
@@ -341,7 +336,7 @@ def _is_planned(topology: TopologyView) -> bool:
 
 
 def _surplus(topology: TopologyView, requested: int | None) -> str:
-    """Return a note if a topology has fewer queries than requested workers."""
+    """Note that a topology has fewer queries than requested workers."""
     most = len(topology.workers)
     is_whole = topology.sched_status.startswith(_PLACED[0])
     if requested is None or requested <= most or not is_whole:
@@ -365,7 +360,7 @@ def _last_error(topology: TopologyView) -> ComponentError | None:
 
 
 def _call(connection: NimbusConnection, found: TopologySummary, method: str, *args: Any) -> None:
-    """Call a method; a lost answer is no error if the topology's status shows the effect."""
+    """Call a method; a lost answer is no error if the status shows the effect."""
     leader = connection.address
     try:
         connection.call(method, *args)
@@ -374,10 +369,10 @@ def _call(connection: NimbusConnection, found: TopologySummary, method: str, *ar
             raise
         now = topology_view.find_topology(connection, found.name)
         status = _STATUSES.get(method)
-        # The status was different before: the lost leader has carried out the command.
+        # A changed status: the lost leader has carried out the command.
         if now is not None and now.id == found.id and now.status == status != found.status:
             return
-        # Storm's service has no error for a status that does not allow the command.
+        # Storm's service has no error for this.
         if now is not None and now.status in ("KILLED", "REBALANCING"):
             raise RefusedError(
                 f"{found.name} is {now.status}, and takes no other command until that is over;"

@@ -44,12 +44,12 @@ from stormkeeper.topology.package.code import PackagedCode
 from stormkeeper.topology.topology import ComponentDescription
 
 _SUBMIT: Final = "submitTopologyWithOpts"
-#: Seconds that Nimbus may take for a submission, in addition to its wait for replication.
+#: Time that Nimbus may take, in addition to the wait for replication.
 _SUBMIT_SECS: Final = 60.0
 _FROM: Final = "topology.checkpoint.from"
 _QUERIES: Final = "topology.checkpoint.queries"
 _ABANDON: Final = "topology.checkpoint.abandon"
-#: Whether queries of a plain script keep checkpoints in the topology's folder.
+#: Whether a plain script's queries keep checkpoints in the topology's folder.
 _SCRIPTS: Final = "topology.checkpoint.scripts"
 #: Keys that bring jars.
 _JARS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
@@ -57,23 +57,22 @@ _COPIES_SECS: Final = "topology.max.replication.wait.time.sec"
 #: Timeout for replication if Nimbus waits without a limit.
 _COPIES_MOST_SECS: Final = 600.0
 
-#: The one stream of a component: the rows of its DataFrame.
+#: A component's single stream: the rows of its DataFrame.
 STREAM: Final = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class SubmissionListener:
-    """Receives the progress of a submission; with `strict`, an unknown key is an error."""
+    """Receives a submission's progress; with `strict`, an unknown key is an error."""
 
-    #: Called with the name of each slow step.
+    #: Called with each slow step.
     say: Callable[[str], None]
-    #: Called with the bytes sent and the bytes in total.
+    #: Called with the bytes sent and the total.
     sent: Callable[[int, int], None]
     warn: Callable[[str], None]
     strict: bool = False
 
     def report_unknown_key(self, text: str) -> None:
-        """Warn of an unknown key, or raise `ConfigError`."""
         if self.strict:
             raise ConfigError(text)
         self.warn(text)
@@ -100,8 +99,8 @@ def submit(
 ) -> SubmittedTopology:
     """Submit a topology with the collected code.
 
-    `going_on_from` is the id or name of a killed topology whose checkpoints the new one continues,
-    except those of the queries in `abandon`; without them, the conf decides.
+    `going_on_from` is the id or name of a killed topology whose checkpoints the new topology
+    continues, except for the queries in `abandon`; None: the conf decides.
 
     Raises `TopologyError` for a fault in the topology, `ConfigError` for a wrong value or a strict
     unknown key, `MissingExtraError` if the script must run without PySpark, `RefusedError`, and
@@ -125,7 +124,7 @@ def submit(
     if description.kind == "script":
         named = script_source.names_checkpoints(code.script, [code.root, *request.py_files])
         if named:
-            # Its checkpoints are not bound to one machine, so its workers are not either.
+            # The checkpoints are not bound to a machine, so the workers are not either.
             values.setdefault(_SCRIPTS, False)
         keeps = values.get(_SCRIPTS, conf[_SCRIPTS])
         if values.get(_FROM) is not None and not keeps:
@@ -154,7 +153,7 @@ def send_package(
 ) -> SubmittedTopology:
     """Upload and submit a package with the topology's conf `values`.
 
-    Raises `RefusedError` if Nimbus refuses, and `RpcError` if Nimbus does not answer.
+    Raises `RefusedError`, or `RpcError` if Nimbus does not answer.
     """
     name = package.manifest.name
     creds = Credentials(dict(credentials)) if credentials else None
@@ -173,7 +172,7 @@ def send_package(
         except (RefusedError, RpcRefusedError, RpcOutcomeUnknownError) as error:
             if _is_taken(connection, name, error, leader):
                 break
-            # Only the former leader has the upload, and does not take topologies any more.
+            # Only the former leader has the upload, and takes no topologies any more.
             if is_last or connection.address == leader:
                 raise
             listener.warn(f"{error}; another Nimbus leads now: the package is sent there")
@@ -195,8 +194,8 @@ def checkpoint_notes(
 ) -> list[str]:
     """Return notes on queries that do not continue a checkpoint of the topology `origin`.
 
-    `had` are its queries with checkpoints, `queries` those of the new topology, `lost` those whose
-    checkpoints are given up.
+    `had` are its queries with checkpoints, `queries` the new topology's, `lost` queries with
+    abandoned checkpoints.
     """
     lines = []
     if given_up := sorted({*queries} & {*lost}):
@@ -216,7 +215,7 @@ def checkpoint_notes(
 def storm_topology(description: Description, script: str) -> StormTopology:
     """Return the topology for Storm's clients: components, inputs and parallelism.
 
-    A component's code is the name of the script in the package. A plain script is one spout.
+    A component's code is the script's name. A plain script is a single spout.
     """
     components = description.components or (ComponentDescription(description.name, "spout", (), 1),)
     read = {source for component in components for source in component.inputs}
@@ -272,7 +271,6 @@ def _upload(
 
 
 def _copies_secs(values: Mapping[str, Any], conf: Conf) -> float:
-    """Return how long Nimbus may wait for replication."""
     secs = values.get(_COPIES_SECS, conf[_COPIES_SECS])
     return float(secs) if secs > 0 else _COPIES_MOST_SECS
 

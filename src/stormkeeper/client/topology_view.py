@@ -24,24 +24,24 @@ from stormkeeper.thrift.nimbus import (
 from stormkeeper.thrift.records import TopologyHealth
 from stormkeeper.topology.faults import newest_line
 
-#: The status shown for a topology whose queries have all ended by themselves.
+#: Shown for a topology whose queries have all ended by themselves.
 COMPLETED: Final = "COMPLETED"
 _COMPLETED: Final = "Completed"
 
-#: The window since the start of a worker.
+#: The window since a worker's start.
 _ALL_TIME: Final = ":all-time"
 _KILL_WAIT: Final = "topology.message.timeout.secs"
-#: Storm's default of that key.
+#: Storm's default.
 _KILL_WAIT_SECS: Final = 30.0
 
-# The field names of the views are the keys of `storm status --json`.
+# The views' field names are the keys of `storm status --json`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentView:
-    """A spout or bolt; counts are rows since the start of the workers, None if unknown.
+    """A spout or bolt; counts are rows since the workers' start, None if unknown.
 
-    `error` is the newest error in one line, at `error_time_secs` since 1970.
+    `error` is the newest error in a line, at `error_time_secs` since 1970.
     """
 
     id: str
@@ -58,7 +58,7 @@ class ComponentView:
 class WorkerView:
     """A worker; `uptime_secs` is 0 before the first heartbeat, `health` None if all is well.
 
-    `supervisor` is the host, or a name where host and port do not identify the worker.
+    `supervisor` is the host, or a name if host and port are ambiguous.
     """
 
     host: str
@@ -71,7 +71,6 @@ class WorkerView:
 
     @property
     def place(self) -> str:
-        """The supervisor's name and the port."""
         return host_port(self.supervisor, self.port)
 
 
@@ -79,7 +78,7 @@ class WorkerView:
 class HealthView:
     """A topology's health; `state` is running, starting, waiting, stuck, crashing or failed.
 
-    `crashes` in a row began at `since_secs` since 1970; `error` is the last one in one line.
+    `crashes` in a row began at `since_secs` since 1970; `error` is the last in a line.
     """
 
     state: str
@@ -89,13 +88,12 @@ class HealthView:
     error: str | None = None
 
     def __str__(self) -> str:
-        """Return the health in a line."""
         return f"{self.state}: {self.text}" if self.text else self.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryView:
-    """A query's last completed batch and running batch; None: no batch."""
+    """A query's last completed batch and running batch, if any."""
 
     name: str
     last_batch: int | None = None
@@ -108,8 +106,8 @@ class QueryView:
 class TopologyView:
     """A topology with components and workers.
 
-    `reporting_workers` counts workers whose heartbeats report executors. Before the first of them,
-    Nimbus shows the planned components.
+    `reporting_workers` counts workers whose heartbeats report executors; until then, Nimbus shows
+    the planned components.
     """
 
     id: str
@@ -127,12 +125,11 @@ class TopologyView:
 
 
 def list_topologies(connection: NimbusConnection) -> list[TopologySummary]:
-    """Return all topologies, by name."""
     return sorted(connection.nimbus.getTopologySummaries(), key=lambda each: each.name)
 
 
 def get_cluster(connection: NimbusConnection) -> ClusterSummary:
-    """Return the Nimbuses, supervisors and topologies of the cluster, sorted."""
+    """Return Nimbuses, supervisors and topologies, sorted."""
     found = connection.nimbus.getClusterInfo()
     return ClusterSummary(
         supervisors=sorted(found.supervisors, key=lambda each: (each.host, each.supervisor_id)),
@@ -142,7 +139,6 @@ def get_cluster(connection: NimbusConnection) -> ClusterSummary:
 
 
 def find_topology(connection: NimbusConnection, name: str) -> TopologySummary | None:
-    """Return a topology by name, or None."""
     try:
         return connection.nimbus.getTopologySummaryByName(name)
     except NotAliveError:
@@ -150,13 +146,13 @@ def find_topology(connection: NimbusConnection, name: str) -> TopologySummary | 
 
 
 def get_topology(connection: NimbusConnection, name: str) -> TopologyView:
-    """Return the view of a topology; raises `NotAliveError` if the name is unknown."""
+    """Return a view; raises `NotAliveError` for an unknown name."""
     found = connection.nimbus.getTopologySummaryByName(name)
     return view_of_page(connection.nimbus.getTopologyPageInfo(found.id, _ALL_TIME, False))
 
 
 def get_errors(connection: NimbusConnection, name: str) -> TopologyInfo:
-    """Return a topology with the newest error of each component; raises `NotAliveError`."""
+    """Return a topology with each component's newest error; raises `NotAliveError`."""
     options = GetInfoOptions(NumErrorsChoice.ONE)
     return connection.nimbus.getTopologyInfoByNameWithOpts(name, options)
 
@@ -167,13 +163,12 @@ def components_of(info: TopologyInfo) -> list[str]:
 
 
 def unknown_component(info: TopologyInfo, component: str) -> UnknownComponentError:
-    """Return the error for a component without executors."""
     there = ", ".join(components_of(info)) or "none, as it runs nowhere"
     return UnknownComponentError(f"{info.name} has no component {component}; it has {there}")
 
 
 def view_of_page(page: TopologyPageInfo) -> TopologyView:
-    """Return the view of Nimbus's page of a topology, with components and workers sorted."""
+    """Return the view of Nimbus's page, with components and workers sorted."""
     components = [
         _component(id_, kind, stats)
         for kind, by_id in (
@@ -244,7 +239,7 @@ def health_of(found: TopologyHealth | None) -> HealthView | None:
 
 
 def _without(sched_status: str, health: TopologyHealth | None) -> str:
-    """Return the schedule's status without the health that Nimbus appends for Storm's tools."""
+    """Remove the health that Nimbus appends for Storm's tools."""
     if health is None:
         return sched_status
     return sched_status.removesuffix(f"; {health.state}: {health.text}")
@@ -255,7 +250,7 @@ def _secs(ms: int | None) -> float | None:
 
 
 def shown_status(status: str | None, sched_status: str | None) -> str:
-    """Return the status to show; Storm has no status for a topology whose queries have ended.
+    """Return the status to show; Storm has no status for a completed topology.
 
     Examples
     --------
@@ -268,7 +263,7 @@ def shown_status(status: str | None, sched_status: str | None) -> str:
 
 
 def kill_wait_secs(connection: NimbusConnection, name: str) -> float:
-    """Return Nimbus's default wait before a kill or rebalance, in seconds."""
+    """Return Nimbus's default wait before a kill or rebalance."""
     found = connection.nimbus.getTopologySummaryByName(name)
     try:
         conf = connection.nimbus.getTopologyConf(found.id)
@@ -279,7 +274,6 @@ def kill_wait_secs(connection: NimbusConnection, name: str) -> float:
 
 
 def kill_wait_in(conf: Mapping[str, Any]) -> float:
-    """Return that wait from a topology's conf."""
     value = conf.get(_KILL_WAIT)
     return float(value) if isinstance(value, int | float) else _KILL_WAIT_SECS
 

@@ -63,8 +63,8 @@ Pages = Mapping[str, Callable[[str], Page]]
 class HttpEndpoint:
     """Serves pages on a non-blocking listening socket, in the running event loop.
 
-    `pages` are functions by path of the request's ``Accept`` header or ""; `queries` get the raw
-    query string.
+    `pages` are functions of the ``Accept`` header or "", by path; `queries` get the raw query
+    string.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class _LineFormatter(logging.Formatter):
 
 
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """A second configuration must not double every line."""
+    """Marks our handler, so that a second configuration does not double every line."""
 
     is_json = False
 

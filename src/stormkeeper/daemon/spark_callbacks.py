@@ -36,7 +36,8 @@ _HEAD, _TAIL = 20_000, 4_000
 _ERROR = protocol.RETURN_MESSAGE + protocol.ERROR
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-#: The beginning of Spark's pattern with the class of Java's exception, as py4j escapes it.
+#: The beginning of Spark's pattern with the class of Java's exception; no
+#: escape of py4j may be cut in two.
 _JAVA_ERROR = re.compile(
     r"py4j\.protocol\.Py4JJavaError: An error occurred while calling(?:\\.|[^\\]){0,200}"
 )
