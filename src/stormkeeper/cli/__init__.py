@@ -1,6 +1,6 @@
 """The ``storm`` command, also installed as ``stormkeeper``.
 
-Nothing slow is imported here: SIGHUP must be blocked before.
+Imports nothing slow: SIGHUP must be blocked before.
 """
 
 import os
@@ -13,11 +13,10 @@ _UNWRITABLE: Final = 74
 
 
 def main() -> None:
-    """Run the command line of this process, and exit."""
-    # A SIGHUP for a reload would end a starting daemon. `commands`, or the daemon, unblocks it.
+    # A SIGHUP for a reload would end a starting daemon. `commands`, or the daemon, unblocks SIGHUP.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     if sys.stdout is None:
-        # The next file that the process opens would become its standard output.
+        # The next opened file would become standard output.
         _end("standard output is closed; to discard the output, use >/dev/null")
     if sys.getfilesystemencoding() == "ascii" or sys.flags.optimize >= 2:
         from stormkeeper.daemon.spark_environment import restart_if_unfit
@@ -43,16 +42,15 @@ def main() -> None:
 
 
 def _end(problem: str) -> NoReturn:
-    """Print a problem with the environment, and exit."""
     sys.stderr.write(f"storm: {problem}\n")
     sys.exit(_UNWRITABLE)
 
 
 def _fault_of_stdout() -> OSError | None:
-    """Return why standard output cannot be written to, or None, after trying a newline.
+    """Return why standard output cannot be written to, after trying a newline.
 
-    An OSError does not name its file. Buffered output is discarded, as the interpreter would write
-    it again at its end.
+    An OSError does not name its file. Discards buffered output, which the interpreter would write
+    again at the end.
     """
     try:
         sys.stdout.write("\n")

@@ -199,7 +199,7 @@ def replication(
 
 @contextmanager
 def _sending() -> Iterator[tuple[NimbusConnection, int]]:
-    """Yield a connection to the leading Nimbus, and the limit of a message."""
+    """Yield a connection to the leading Nimbus, and a message's limit."""
     with connected() as connection:
         yield connection, load_conf()["nimbus.thrift.max_buffer_size"]
 

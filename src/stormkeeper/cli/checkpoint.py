@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _DIR, _FROM = "topology.checkpoint.dir", "topology.checkpoint.from"
 
-#: The statuses of a topology whose queries do not run.
+#: Statuses of topologies whose queries do not run.
 _IDLE = frozenset({"INACTIVE", "COMPLETED"})
 
 _offline = click.option("--offline", is_flag=True, help="Do not ask Nimbus whether a worker runs.")
@@ -136,7 +136,7 @@ def _as_values(found: dict[Path, list[Defect]]) -> list[dict[str, Any]]:
 
 
 def _find(name: str, *, offline: bool) -> tuple[Path, str]:
-    """Return a folder of checkpoints, and the topologies whose workers may use it."""
+    """Return a folder of checkpoints, and the topologies with access."""
     conf = load_conf(unknown="keep")
     place = Path(name)
     is_folder = "/" in name or place.is_dir()
@@ -167,7 +167,7 @@ def _find(name: str, *, offline: bool) -> tuple[Path, str]:
 
 
 class _User(NamedTuple):
-    """A topology, and the folder of its checkpoints below a root."""
+    """A topology, and the folder of checkpoints below a root."""
 
     name: str
     storm_id: str
@@ -186,7 +186,7 @@ def _users(connection: NimbusConnection) -> list[_User]:
 
 
 def _claimed_by(folder: Path) -> set[str]:
-    """Return the topologies that the claims in a folder's checkpoints name."""
+    """Return the topologies of the claims in a folder's checkpoints."""
     found = set()
     for claim in folder.rglob("claims/*"):
         try:

@@ -1,9 +1,9 @@
 """The ``storm`` group.
 
-A command's module is imported when the command is used, and the modules that it needs when it runs,
-so that ``storm --help`` and ``storm heartbeats list`` stay quick. Exit codes of all commands: 0
-done, 1 not found, refused or failed, 2 wrong usage or configuration, 69 a missing extra, 74
-unwritable standard output, 130 Ctrl-C.
+A command's module is imported when the command is used, and further modules when it runs, so that
+``storm --help`` and ``storm heartbeats list`` stay quick. Exit codes of all commands: 0 done, 1 not
+found, refused or failed, 2 wrong usage or configuration, 69 a missing extra, 74 unwritable standard
+output, 130 Ctrl-C.
 """
 
 import importlib
@@ -57,7 +57,7 @@ _HEEDS_HANGUPS = frozenset({"pacemaker"})
 
 
 class _Commands(Group):
-    """Imports a command on demand; Ctrl-C ends it with exit code 130, not as click does."""
+    """Imports a command on demand; Ctrl-C ends a command with exit code 130, not as click does."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -82,7 +82,7 @@ class _Commands(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        # For a wrong name, suggest from all names, not from the imported ones.
+        # Suggest from all names, not from imported commands.
         try:
             return super().resolve_command(ctx, args)
         except click.exceptions.NoSuchCommand as error:

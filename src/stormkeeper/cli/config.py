@@ -87,7 +87,7 @@ def _warnings(file: Path) -> "list[Finding]":
     return [*findings, *(Finding(None, line, is_error=False) for line in readable)]
 
 
-#: Timeout of `java -version`, in seconds.
+#: Timeout of `java -version`.
 _JAVA_DEADLINE = 20.0
 
 
@@ -159,7 +159,7 @@ def _print_value(key: str, conf: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def as_java(value: Any) -> str:
-    """Return a value in the form of Java's ``toString``, which Storm prints."""
+    """Return a value as Java's ``toString``, which Storm prints."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -179,7 +179,7 @@ def _installed(distribution: str) -> str | None:
 
 
 def _java_version() -> str | None:
-    """Return the version of the Java in JAVA_HOME, or else in PATH."""
+    """Return the version of JAVA_HOME's Java, or else PATH's."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:

@@ -1,7 +1,7 @@
-"""Connections of commands to Nimbus, ZooKeeper and Pacemakers, and what such commands print.
+"""Connections of commands to Nimbus, ZooKeeper and Pacemakers, and the output.
 
 A cluster that does not answer ends a command with an error line and an exit code. Clients are
-imported when a command connects, so that ``--help`` stays quick.
+imported on connection, so that ``--help`` stays quick.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Exit code of a command that Nimbus accepted, and whose effect did not come in time.
+#: Exit code if Nimbus accepted a command whose effect did not come in time.
 NOT_YET: Final = 4
 
-#: Tries of a Pacemaker after the first; the user can run the command again.
+#: Retries of a Pacemaker; the user can run the command again.
 PACEMAKER_RETRIES: Final = 2
 
 _KEYS_GO: Final = "keys are set with -c KEY=VALUE or in storm.yaml"
 _ANOTHER: Final = "or name another with -c pacemaker.servers=HOST:PORT"
 _SEE_LOG: Final = "check its machine and its log"
 
-#: Remedies for Pacemakers, by a pattern in the error's text.
+#: Remedies for Pacemakers, by a pattern in the error.
 _REMEDIES: Final = {
     r"nothing listens there": "start one with `storm pacemaker`",
     r"could not be looked up": "check how pacemaker.servers writes the host",
@@ -70,13 +70,13 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 class NotYetFault(Fault):
-    """Ends the command: Nimbus has accepted it, and the effect is missing."""
+    """Ends the command: Nimbus has accepted the request, and the effect is missing."""
 
     exit_code = NOT_YET
 
 
 def waiting_options(default: str) -> Callable[[F], F]:
-    """Return a decorator that adds ``--no-wait``, ``--timeout`` and ``--json``."""
+    """Add ``--no-wait``, ``--timeout`` and ``--json``."""
 
     def decorate(command: F) -> F:
         for option in (
@@ -97,7 +97,7 @@ def waiting_options(default: str) -> Callable[[F], F]:
 
 @contextmanager
 def connected(conf: Conf | None = None) -> Iterator[NimbusConnection]:
-    """Yield a connection to the leading Nimbus of `conf`, by default of the command's."""
+    """Yield a connection to the leading Nimbus of `conf`, by default the command's."""
     conf = load_conf() if conf is None else conf
     from stormkeeper.client.nimbus_connection import connect
 
@@ -107,7 +107,7 @@ def connected(conf: Conf | None = None) -> Iterator[NimbusConnection]:
 
 
 def waiting(progress: Progress, what: str, secs: float, wait_secs: float = 0.0) -> Wait:
-    """Return a `Wait` of up to `secs`, maybe of a known length, that prints progress on `what`."""
+    """Return a `Wait` of up to `secs`, maybe of a known length, that prints progress."""
     from stormkeeper.client.topology_commands import Wait
 
     def say(text: str, passed: float) -> None:
@@ -122,7 +122,7 @@ def waiting(progress: Progress, what: str, secs: float, wait_secs: float = 0.0) 
 
 @contextmanager
 def interrupted_with(progress: Progress, remark: str) -> Iterator[None]:
-    """Print a remark on Ctrl-C, and end the command."""
+    """On Ctrl-C, print a remark and end the command."""
     try:
         yield
     except KeyboardInterrupt:
@@ -151,14 +151,13 @@ def end(name: str, status: WaitStatus | None, secs: float) -> None:
 
 
 def status_values(status: WaitStatus | None) -> dict[str, Any]:
-    """Return the status after a wait, if any, for JSON."""
+    """Return the status after a wait for JSON."""
     if status is None:
         return {"done": False, "text": "Nimbus has accepted it; the command did not wait"}
     return {"done": status.is_done, "text": status.text}
 
 
 def print_json(**values: Any) -> None:
-    """Print a JSON object."""
     click.echo(json.dumps(values))
 
 
@@ -168,7 +167,7 @@ def open_state(
 ) -> Iterator[ClusterState]:
     """Yield a read-only store of ZooKeeper. While the root is missing, call `wait` and try again.
 
-    The command ends with exit code 3 if ZooKeeper does not answer, or refuses.
+    Exit code 3 if ZooKeeper does not answer, or refuses.
     """
     from stormkeeper.state import backends
 
@@ -186,7 +185,7 @@ def open_state(
                             raise
                         wait(error)
             try:
-                # The server of this session may lag behind a server that the user wrote to.
+                # This session's server may lag behind the server that the user wrote to.
                 store.sync_path("/")
                 yield store
             finally:
@@ -196,7 +195,7 @@ def open_state(
 
 
 def pacemaker_servers(conf: Conf) -> tuple[Address, ...]:
-    """Return the configured Pacemakers; without any, the command ends with exit code 2."""
+    """Return the configured Pacemakers; exit code 2 without any."""
     with faults():
         servers = conf.pacemaker_servers()
     if not servers:
@@ -226,7 +225,7 @@ def open_pool(conf: Conf, *, warns: bool = True) -> Iterator[PacemakerPool]:
 
 @contextmanager
 def pool_faults() -> Iterator[None]:
-    """End the command with exit code 3 if no Pacemaker answered, and print a remedy."""
+    """End the command with exit code 3 and a remedy if no Pacemaker answered."""
     try:
         yield
     except ConfigError as error:
@@ -250,7 +249,7 @@ def horizon_text(server: Address, info: ServerInfo) -> str:
 
 
 def silence_logs() -> None:
-    """Print no log of clients: the command's own lines say the same."""
+    """Print no log of clients: the command's own lines suffice."""
     logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
 
 

@@ -1,4 +1,4 @@
-"""The commands that run a process until a signal stops it, and two for a supervisor's machine.
+"""The commands that run a process until a signal, and two for a supervisor's machine.
 
 The processes are the daemons, and the simulated workers of ``storm simulate``.
 """
@@ -85,12 +85,12 @@ def pipeline() -> None:
     """
     from stormkeeper.daemon.lifecycle import StopSignals
 
-    # First of all, so that a stop signal during the start is not lost.
+    # First, so that no stop signal during the start is lost.
     with StopSignals() as stop, faults():
         extras.require("spark", "storm pipeline")
         conf = load_daemon_conf()
-        # Arrow chooses at its first import. Its default pool keeps the memory that threads free;
-        # jemalloc keeps the least, but Arrow's builds for ARM lack it.
+        # Arrow chooses at the first import. Its default pool keeps the memory that threads free;
+        # jemalloc keeps the least, but Arrow's ARM builds lack it.
         pool = "jemalloc" if platform.machine() == "x86_64" else "system"
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", pool)
         from stormkeeper.pipeline import process
@@ -120,7 +120,7 @@ def nimbus(take_over: bool) -> None:
     """
     from stormkeeper.daemon.lifecycle import StopSignals
 
-    # First of all, so that a stop signal during the start is not lost.
+    # First, so that no stop signal during the start is lost.
     with StopSignals() as stop, faults():
         conf = load_daemon_conf(has_clients=True)
         from stormkeeper.nimbus import process
@@ -149,7 +149,7 @@ def supervisor() -> None:
     """
     from stormkeeper.daemon.lifecycle import StopSignals
 
-    # First of all, so that a stop signal during the start is not lost.
+    # First, so that no stop signal during the start is lost.
     with StopSignals() as stop, faults():
         extras.require("spark", "storm supervisor", "pyspark")
         conf = load_daemon_conf(has_clients=True)

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from stormkeeper.heartbeats.stores import Heartbeat
     from stormkeeper.pacemaker.client.pool import PacemakerPool
 
-#: These exist in every cluster, even without heartbeats.
+#: In every cluster, even without heartbeats.
 _ALWAYS_THERE: Final = frozenset({"/", "/workerbeats"})
 
-#: Bytes of an undecodable value in one line.
+#: Bytes of an undecodable value in a line.
 _HEX_WIDTH: Final = 32
 
 
@@ -114,7 +114,7 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     if is_watched:
         from stormkeeper.cli import watches
 
-        # `watches` prints what the pool's warnings say.
+        # `watches` prints the pool's warnings.
         with until_interrupted(), open_pool(conf, warns=False) as pool:
             watches.print_pulse_names(pool, path, as_json=as_json, timeout_secs=timeout_secs)
         return

@@ -1,8 +1,9 @@
 """``storm heartbeats top``: reads the changes of all Pacemakers, and draws or prints statistics.
 
 A worker's age is that of its newest pulse on any server. Rates are averages over `WINDOW_SECS`, as
-a worker beats only every few seconds; pulses of the first read do not count. A Pacemaker keeps one
-pulse of a worker, so of two pulses between two reads a topology's rate has one, the server's both.
+a worker beats only every few seconds; pulses of the first read do not count. A Pacemaker keeps a
+single pulse of a worker, so of two pulses between two reads a topology's rate has only the last,
+the server's both.
 """
 
 from __future__ import annotations
@@ -41,51 +42,51 @@ if TYPE_CHECKING:
     from stormkeeper.conf import Conf
     from stormkeeper.heartbeats.change_pages import Position, ServerReading
 
-#: The window of rates, in seconds.
+#: The window of rates.
 WINDOW_SECS: Final = 10.0
 
-#: The topology of paths that do not belong to a worker.
+#: Paths that do not belong to a worker.
 OTHER: Final = "(other paths)"
 
-#: Seconds of silence after which a server counts as down.
+#: Silence after which a server counts as down.
 _TRY_SECS: Final = 1.0
-#: Deadline of a read, in seconds: the first read of a large store takes several.
+#: The first read of a large store takes several seconds.
 _READ_SECS: Final = 15.0
 
-#: Oldest pulses in a summary: for a screen, and as JSON.
+#: Oldest pulses in a summary.
 _OLDEST: Final = 50
 _OLDEST_IN_JSON: Final = 5
 
-#: Columns outside a terminal: nothing is cut off.
+#: Outside a terminal nothing is cut off.
 _UNBOUNDED: Final = 10_000
 
 _PERIOD: Final = "task.heartbeat.frequency.secs"
 _TIMEOUT: Final = "nimbus.task.timeout.secs"
 
-#: Columns of a terminal below which less important columns are left out.
+#: A narrower terminal lacks less important columns.
 _WIDE: Final = 100
 _NARROW: Final = 72
 
-#: Columns of names, which a narrow terminal cuts off.
+#: Columns that a narrow terminal cuts off.
 _NAMES: Final = frozenset({"Pacemaker", "topology", "oldest pulses", "at"})
 
 #: Topologies and pulses shown outside a terminal.
 _MOST_TOPOLOGIES: Final = 20
 _MOST_PULSES: Final = 5
 
-#: Lines that are not rows: title, headings, blank lines, and the count of hidden topologies.
+#: Lines of title, headings, blanks, and the count of hidden topologies.
 _FRAME_LINES: Final = 9
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class ServerState(StrEnum):
-    """How a Pacemaker answered the last read."""
+    """A Pacemaker's answer to the last read."""
 
     SERVING = "serving"
-    #: It has served less than a heartbeat period, so workers may be missing.
+    #: The server is younger than a heartbeat period, so workers may be missing.
     FILLING = "filling"
-    #: Storm's own Pacemaker, which answers but does not report changes.
+    #: Storm's own Pacemaker, which does not report changes.
     PLAIN = "no extensions"
     REFUSED = "refused"
     DOWN = "down"
@@ -102,7 +103,7 @@ _STYLES: Final = {
 
 @dataclass(frozen=True)
 class ServerRead:
-    """A read of a server at a time in seconds; a failed one has a `problem` and no `reading`."""
+    """A read of a server at a time in seconds; a failed read has a `problem` and no `reading`."""
 
     server: str
     at: float
@@ -111,7 +112,7 @@ class ServerRead:
     reading: ServerReading | None = None
 
 
-# The fields of the following classes are the keys of `storm heartbeats top --json`.
+# These classes' fields are the keys of `storm heartbeats top --json`.
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class TopologyRow:
 
 @dataclass(frozen=True)
 class WorkerRow:
-    """A worker: age and size of the newest pulse, and the server that holds the pulse."""
+    """A worker: age and size of the newest pulse, and the pulse's server."""
 
     topology: str
     worker: str
@@ -198,7 +199,7 @@ class _HeldPulse(NamedTuple):
 class _Server:
     read: ServerRead | None = None
     held: dict[str, _HeldPulse] = field(default_factory=dict)
-    #: Times and counts of received pulses, of one instance.
+    #: Times and counts of received pulses, of a single instance.
     counts: deque[tuple[float, int]] = field(default_factory=deque)
 
 
@@ -215,7 +216,6 @@ class PulseStatistics:
         self._samples: deque[_Sample] = deque()
 
     def record(self, reads: Iterable[ServerRead], now: float) -> None:
-        """Record a read of every server."""
         sample = _Sample(now, Counter(), Counter())
         for read in reads:
             for pulse in self._record(self._servers[read.server], read):
@@ -271,7 +271,7 @@ class PulseStatistics:
             ],
             workers=len(newest),
             silent=sum(row.silent for row in topologies),
-            # The servers' counts include pulses that were overwritten between two reads.
+            # Servers also count pulses that were overwritten between two reads.
             pulses_per_s=sum(received) if received else None,
             bytes_per_s=_per_sec(sum(sizes.values()), elapsed),
         )
@@ -324,10 +324,10 @@ def _per_sec(count: int, elapsed: float) -> float | None:
 
 
 def run(conf: Conf, *, interval: float, once: bool, as_json: bool) -> None:
-    """Show a summary every `interval` seconds until interrupted; with `once`, a single summary.
+    """Show a summary every `interval` seconds until interrupted, or `once`.
 
-    Raises `ConfigError` if authentication or TLS is configured wrong, and `StormkeeperError` if the
-    first read fails on all servers.
+    Raises `ConfigError` for wrong authentication or TLS, and `StormkeeperError` if the first read
+    fails on all servers.
     """
     settings = ClientSettings.of(conf)
     servers = list(dict.fromkeys(conf.pacemaker_servers()))
@@ -382,7 +382,7 @@ def _check(reads: Sequence[ServerRead]) -> None:
 
 
 def _read(client: PacemakerClient, positions: dict[PacemakerClient, Position]) -> ServerRead:
-    """Read the changes of a server since its position, and update the position."""
+    """Read a server's changes since the known position, and update the position."""
     server, clock = str(client.address), time.monotonic
     try:
         # Without values: only ages and sizes are shown.
@@ -416,7 +416,7 @@ def _rounded(value: Any) -> Any:
 
 @contextmanager
 def _screen(timeout_secs: float, *, once: bool) -> Iterator[Callable[[PulseStatistics], None]]:
-    """Yield a function that draws tables: in place on a terminal, below each other elsewhere."""
+    """Yield a function that draws tables, in place on a terminal."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _UNBOUNDED
@@ -450,7 +450,7 @@ def render(
 ) -> RenderableType:
     """Draw a summary for a screen of `width` columns and `height` lines (None: no limit).
 
-    `title` is the end of the first line. Pulses older than `timeout_secs` are red.
+    `title` ends the first line. Pulses older than `timeout_secs` are red.
     """
     parts: list[RenderableType] = [
         _title(summary, title),
@@ -471,12 +471,12 @@ def render(
 
 
 def _rows(summary: Summary, height: int | None) -> tuple[int, int]:
-    """Return how many topologies and how many oldest pulses fit."""
+    """Return how many topologies and oldest pulses fit."""
     if height is None:
         return _MOST_TOPOLOGIES, _MOST_PULSES
     problems = sum(bool(row.problem) for row in summary.servers)
     room = max(2, height - _FRAME_LINES - len(summary.servers) - 2 * problems)
-    # A third of the lines, and those that topologies do not fill, is for the oldest pulses.
+    # The oldest pulses get a third of the lines, and lines that topologies leave.
     topologies = max(1, min(len(summary.topologies), room - room // 3))
     return topologies, max(1, room - topologies)
 
@@ -502,12 +502,12 @@ def _problem(row: ServerRow) -> Text:
     return Text(f"  {text}", style="red", overflow="fold")
 
 
-#: A column: title, fewest columns of a terminal that shows it, and the cell of a row.
+#: Title, smallest terminal with the column, and a row's cell.
 _Column = tuple[str, int, Callable[[Any], str | Text]]
 
 
 def _table(rows: Iterable[Any], columns: Sequence[_Column], width: int) -> Table:
-    """Make a table that cuts off names, but no figures, on a narrow terminal."""
+    """Make a table that on a narrow terminal cuts off names, but no figures."""
     shown = [(title, cell) for title, least, cell in columns if least <= width]
     table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
     for title, _ in shown:

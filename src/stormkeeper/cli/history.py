@@ -25,7 +25,7 @@ from stormkeeper.cli.output import (
 )
 from stormkeeper.errors import TableError
 
-#: Seconds between two reads with ``--follow``.
+#: Pause between reads with ``--follow``.
 _LOOK_SECS: Final = 0.5
 
 #: Before all events.
@@ -85,7 +85,7 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
 
 
 def node_names(hosts: Mapping[str, str], nodes: Iterable[str]) -> dict[str, str]:
-    """Return the names of nodes by supervisor id; `hosts` are known names."""
+    """Return names of nodes by supervisor id; `hosts` are known names."""
     from stormkeeper.conf.address import host_of_supervisor, supervisor_names
 
     return supervisor_names({**{node: host_of_supervisor(node) for node in nodes}, **hosts})
@@ -159,7 +159,7 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
 def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[Mapping[str, Any]]:
     """Yield new rows of the history for ever; remark once if the table is unreadable or old.
 
-    `seen` is the time of the last known row, if any.
+    `seen` is the time of the last known row.
     """
     from stormkeeper.history import database
     from stormkeeper.history.database import HistoryDatabase
@@ -198,7 +198,7 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
 
 
 def _named(found: Iterable[Mapping[str, Any]], hosts: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return alerts with names of nodes, not supervisor ids, in their texts."""
+    """Replace supervisor ids in alerts by names of nodes."""
     rows = [dict(row) for row in found]
     names = node_names(hosts, (row["node"] for row in rows if row["node"] is not None))
     for row in rows:

@@ -1,4 +1,4 @@
-"""``storm logs``: prints and follows the logs of a topology's workers, from all their machines."""
+"""``storm logs``: prints and follows the logs of a topology's workers, from all machines."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _REMEDY: Final = (
     "check that `storm supervisor` runs there, and that supervisor.bind.host admits other machines"
 )
 
-#: Seconds between two rounds of reads with ``--follow``.
+#: Seconds between rounds of reads with ``--follow``.
 _ROUND: Final = 1.0
-#: Seconds until the next read of a machine that did not answer.
+#: Seconds until the next read of a silent machine.
 _AGAIN: Final = 10.0
-#: Seconds between two updates of the workers' machines.
+#: Seconds between updates of the workers' machines.
 _LOOK: Final = 5.0
 
 
@@ -174,7 +174,7 @@ class LogPrinter:
         self._is_shared = False
 
     def set_machines(self, machines: Mapping[str, LogMachine]) -> None:
-        """Read from these machines from now on; known ones continue."""
+        """Read from these machines from now on; known machines continue."""
         from stormkeeper.client.log_reader import MachineLogs
         from stormkeeper.client.log_server import LogServer
         from stormkeeper.conf.address import supervisor_names
@@ -204,7 +204,6 @@ class LogPrinter:
 
     @property
     def has_found(self) -> bool:
-        """Whether any machine had a log."""
         return any(source.logs and source.logs.read_ports for source in self._sources.values())
 
     def print_once(self) -> bool:
@@ -251,7 +250,7 @@ class LogPrinter:
             self.set_machines(machines)
 
     def _read(self, source: _Source) -> None:
-        """Print new lines of a machine, or say once why there are none."""
+        """Print new lines of a machine, or once the fault."""
         fault = self._print_new(source)
         if fault is None:
             if source.is_missing:
@@ -304,7 +303,7 @@ def _machines(
     component: str | None,
     worker: tuple[str, int] | None,
 ) -> dict[str, LogMachine] | None:
-    """Return the machines to read from by supervisor id; None if the topology is gone."""
+    """Return the machines to read by supervisor id; None if the topology is gone."""
     from stormkeeper.client import log_server
 
     supervisors = cluster.all_supervisor_info()
@@ -326,7 +325,6 @@ def _machines(
 
 
 def _workers_of(conf: Conf, storm_id: str, component: str) -> set[tuple[str, int]]:
-    """Return host and port of a component's workers, from Nimbus."""
     from stormkeeper.client.log_server import workers_of_component
     from stormkeeper.client.nimbus_connection import connect
     from stormkeeper.thrift.nimbus import GetInfoOptions, NumErrorsChoice

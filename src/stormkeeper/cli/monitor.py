@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from stormkeeper.client.nimbus_connection import NimbusConnection
     from stormkeeper.thrift.nimbus import ExecutorSummary, TopologyInfo
 
-#: From this rate on, tuples a second are printed without a fraction.
+#: Tuples a second that are printed without a fraction.
 _WHOLE: Final = 10
 
-#: The window since the start of a worker.
+#: The window since a worker's start.
 _ALL_TIME: Final = ":all-time"
 
-#: An executor's host, port, first and last task.
+#: Host, port, first and last task.
 _Executor = tuple[str, int, int, int]
 
 
@@ -147,7 +147,7 @@ def monitor(
 
 @dataclass(frozen=True, slots=True)
 class ComponentCounts:
-    """A read of a component; the counts are since the start of the workers."""
+    """A read of a component; the counts are since the workers' start."""
 
     executors: int
     counts: Mapping[_Executor, int]
@@ -156,7 +156,7 @@ class ComponentCounts:
 
 @dataclass(frozen=True, slots=True)
 class CountRow:
-    """Tuples in the `ms` between two reads; at the first read, since the workers started."""
+    """Tuples in the `ms` between two reads; at the first read, since the workers' start."""
 
     executors: int
     ms: int
@@ -171,7 +171,7 @@ class CountRow:
 def component_counts(
     info: TopologyInfo, component: str, stream: str, watched: str
 ) -> ComponentCounts:
-    """Return a component's emitted or transferred tuples; raises `UnknownComponentError`."""
+    """Return emitted or transferred tuples; raises `UnknownComponentError`."""
     executors = [each for each in info.executors if each.component_id == component]
     if not executors:
         from stormkeeper.client.topology_view import unknown_component
@@ -188,7 +188,8 @@ def component_counts(
 class EmitCounter:
     """Counts the tuples between two reads.
 
-    A restarted executor begins at 0; one without a report, as after a failover, keeps its count.
+    A restarted executor begins at 0; an executor without a report, as after a failover, keeps its
+    count.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Parts of all commands: options for configuration and files, groups, errors, exit codes.
 
 ``-c``, ``--config`` and ``--strict`` stand before or after a command's name, and are merged in
-their order.
+order.
 """
 
 import logging
@@ -29,7 +29,7 @@ _META: Final = "stormkeeper.settings"
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
-#: Longer than any retention, and short enough for a date's range.
+#: Longer than any retention, and short enough for a date.
 _LONGEST_SECS: Final = 100 * 365 * 86_400
 
 #: Longer than any summary, so that click cuts none off.
@@ -50,7 +50,7 @@ class Fault(click.ClickException):
         if self._is_logged:
             logging.getLogger("storm").error("%s", self.format_message())
         else:
-            # The message may quote any text of a Nimbus or of a file.
+            # The message may quote a Nimbus or a file.
             text = printable(self.format_message(), keep="\n")
             click.echo(f"storm: {text}", file=file, err=file is None)
 
@@ -77,7 +77,6 @@ class Group(click.Group):
     """A click group that prints the whole summary of each command."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table of commands."""
         found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
         rows = [
             (name, command.get_short_help_str(_SUMMARY_WIDTH)) for name, command in found if command
@@ -88,7 +87,7 @@ class Group(click.Group):
 
 @dataclass
 class ConfOptions:
-    """The configuration options of the command line, each in the order given."""
+    """The configuration options of the command line, in the order given."""
 
     overrides: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
@@ -107,7 +106,7 @@ def command(
     group: click.Group | None = None,
     cls: type[click.Command] = click.Command,
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Return a decorator for a command with these examples and the options for configuration."""
+    """Return a decorator for a command with examples and configuration options."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         made = click.command(name, cls=cls, epilog=examples(*lines))(function)
@@ -119,14 +118,13 @@ def command(
 
 
 def settings() -> ConfOptions:
-    """Return the running command's configuration options."""
     found = click.get_current_context().meta.setdefault(_META, ConfOptions())
     assert isinstance(found, ConfOptions)
     return found
 
 
 def conf_options(command: C) -> C:
-    """Add ``-c``, ``--config`` and ``--strict`` to a command or a group."""
+    """Add ``-c``, ``--config`` and ``--strict``."""
 
     def add_overrides(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> None:
         settings().overrides.extend(values)
@@ -150,7 +148,7 @@ def conf_options(command: C) -> C:
         click.option(
             "--config",
             metavar="FILE",
-            # The reader reports an unreadable file, in a line like every other fault.
+            # The reader reports an unreadable file as any fault.
             type=click.Path(path_type=Path, readable=False),
             multiple=True,
             expose_value=False,
@@ -170,8 +168,6 @@ def conf_options(command: C) -> C:
 
 
 def log_option(command: F) -> F:
-    """Add ``--log-json`` to the command of a daemon."""
-
     def set_log_json(_: click.Context, __: click.Parameter, value: bool) -> None:
         if value:
             from stormkeeper.daemon.logs import configure_logging
@@ -190,7 +186,6 @@ def log_option(command: F) -> F:
 
 
 def watch_option(command: F) -> F:
-    """Add ``--watch`` to a command that lists names."""
     return click.option(
         "--watch",
         "is_watched",
@@ -207,7 +202,6 @@ class Age(click.ParamType[timedelta]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> timedelta:
-        """Return the age as a `timedelta`."""
         if isinstance(value, timedelta):
             return value
         found = re.fullmatch(r"([0-9]{1,9})([smhd])", value)
@@ -223,7 +217,7 @@ def normal_path(path: str) -> str:
 
 
 def load_conf(unknown: "Unknown" = "warn") -> "Conf":
-    """Read the configuration with the options of the running command; a fault ends the command.
+    """Read the configuration with the running command's options; a fault ends the command.
 
     For unknown keys, ``--strict`` makes "warn" an "error"; "keep" stays, as a topology checks them.
     """
@@ -252,7 +246,7 @@ def read_conf(
     warn: Callable[[str], None] | None = None,
     instead_of: "Conf | None" = None,
 ) -> "Conf":
-    """Read the configuration as `load_conf` does, but raise `ConfigError` for a fault.
+    """Read the configuration as `load_conf` does, but raise `ConfigError`.
 
     `warn` takes each warning; `instead_of` is the configuration in force at a reload.
     """
@@ -269,13 +263,12 @@ def read_conf(
 
 
 def log_warning(line: str) -> None:
-    """Log a warning of the command."""
     logging.getLogger("storm").warning("%s", line)
 
 
 @contextmanager
 def faults() -> Iterator[None]:
-    """Turn a `StormkeeperError` into a `Fault` with its exit code."""
+    """Turn a `StormkeeperError` into a `Fault` with the exit code."""
     try:
         yield
     except ConfigError as error:
@@ -294,7 +287,6 @@ def until_interrupted() -> Iterator[None]:
 
 
 def exit_with(code: int) -> NoReturn:
-    """End the command with this exit code."""
     click.get_current_context().exit(code)
 
 

@@ -23,16 +23,16 @@ _MINUTE: Final = 60
 _HOUR: Final = 3_600
 _DAY: Final = 86_400
 
-#: Tables count as old after so many of the pipeline's intervals, but at least these seconds.
+#: Tables count as old after so many intervals of the pipeline, but at least these seconds.
 _INTERVALS: Final = 4
 _LEAST_SECS: Final = 60.0
 
-#: Moves the cursor to the line's beginning and clears the line.
+#: Clears the line from the beginning.
 _WIPE: Final = "\r\x1b[K"
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
-    """Yield rows as lines in columns as wide as their longest cell; some are aligned `right`."""
+    """Yield rows as lines in columns as wide as the longest cell; some are aligned `right`."""
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield line(row, widths, right, gap="  ")
@@ -41,7 +41,7 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Itera
 def line(
     row: Sequence[str], widths: Sequence[int], right: Collection[int] = (), gap: str = " "
 ) -> str:
-    """Return a row as a line, in columns of these widths with a gap between them."""
+    """Return a row as a line, in columns of these widths."""
     cells = []
     for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
         blank = " " * (width - _width(cell))
@@ -77,7 +77,7 @@ def duration(secs: int) -> str:
 
 
 def iso_time(value: datetime) -> str:
-    """Return a time in UTC as ISO 8601 with milliseconds, for JSON and lines."""
+    """Return a time in UTC as ISO 8601 with milliseconds."""
     return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -93,7 +93,7 @@ def limit_secs(interval_secs: float) -> float:
 
 
 def age_of(written_at: datetime, interval_secs: float) -> str | None:
-    """Return a remark if tables of this interval are old, or None."""
+    """Return a remark if tables of this interval are old."""
     age = (datetime.now(UTC) - written_at).total_seconds()
     if age <= limit_secs(interval_secs):
         return None
@@ -104,7 +104,7 @@ def age_of(written_at: datetime, interval_secs: float) -> str | None:
 
 
 def remark_on_age(past: HistoryDatabase, name: str) -> bool:
-    """Print a remark on stderr if a table is old; return whether it is."""
+    """Print a remark on stderr if a table is old; return whether that is so."""
     said = age_of(past.written_at(name), past.interval_secs(name))
     if said is not None:
         click.echo(f"storm: {said}", err=True)
@@ -153,7 +153,6 @@ class Progress:
         self._stream.flush()
 
     def wipe(self) -> None:
-        """Clear the changing line."""
         if self._is_live and self._text:
             self._stream.write(_WIPE)
             self._stream.flush()
@@ -161,6 +160,6 @@ class Progress:
 
 
 def time_left(wait_secs: float, passed: float) -> str:
-    """Return the rest of a wait, or the time passed if its length is unknown or over."""
+    """Return the rest of a wait, or the time passed if the length is unknown or over."""
     secs = wait_secs - passed
     return f"{secs:.0f} s left" if secs > 0 else f"{passed:.0f} s"

@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Exit code of `check` if there are findings.
+#: Exit code of `check` with findings.
 _FOUND: Final = 1
 
-#: The escapes that `printable` writes; paths have no control characters.
+#: The escapes of `printable`; paths have no control characters.
 _ESCAPE: Final = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}")
 
-#: Seconds between two tries to find a missing root.
+#: Seconds between tries to find a missing root.
 _ROOT_SECS: Final = 2.0
 
-#: Longer names push the other columns of their line to the right.
+#: Longer names push the other columns to the right.
 _NAME_WIDTH: Final = 60
 _INDENT: Final = "  "
 
@@ -285,7 +285,7 @@ def check(as_json: bool) -> None:
 
 
 def tree_lines(nodes: Mapping[str, NodeData], top: str) -> Iterator[str]:
-    """Yield a heading, the whole path of `top`, and the indented names of the nodes below it."""
+    """Yield a heading, the whole path of `top`, and the indented names of the nodes below."""
     from stormkeeper.state.node_values import outline
 
     rows = [("NODE", "HOLDS", "BYTES", "")]

@@ -1,4 +1,4 @@
-"""``storm stats``: shows statistics of a topology in the pipeline's tables, now and in the past."""
+"""``storm stats``: statistics of a topology in the pipeline's tables, now and in the past."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stormkeeper.history.component_stats import Reading
     from stormkeeper.history.database import HistoryDatabase
 
-#: The windows of Storm's pages, by the values of --window.
+#: Windows of Storm's pages, by the values of --window.
 _WINDOWS: Final = {
     "10m": "600",
     "600": "600",
@@ -31,10 +31,9 @@ _WINDOWS: Final = {
     ":all-time": ":all-time",
 }
 
-#: The default of --since with --plot.
+#: Default of --since with --plot.
 _PLOTTED: Final = timedelta(hours=3)
 
-#: Names of the windows.
 WINDOWS: Final = {
     "600": "10 min",
     "10800": "3 h",
@@ -47,7 +46,7 @@ _BUCKETS: Final = {60: "a minute", 600: "ten minutes", 3_600: "an hour"}
 #: Capacities from which a bolt is yellow, and red.
 _BUSY, _SATURATED = 0.8, 1.0
 
-#: The format of a bucket's time, and the most times below a drawing.
+#: Format of a bucket's time, and most times below a drawing.
 _AT: Final = "%m-%d %H:%M"
 _GAPS_NAMED: Final = 3
 
@@ -56,7 +55,7 @@ _LONG: Final = 100_000
 _KILO: Final = 1_000
 _UNITS: Final = ("", "k", "M", "G", "T", "P")
 
-#: The name of a component without one.
+#: An unnamed component's name.
 _UNNAMED: Final = re.compile(r"tasks -?\d+-")
 
 
@@ -66,7 +65,6 @@ class Window(click.ParamType[str]):
     name = "window"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the window as in the tables."""
         if value not in _WINDOWS:
             self.fail(f"{value!r} is no window: 10m, 3h, 1d or all", param, ctx)
         return _WINDOWS[value]
@@ -219,7 +217,7 @@ def _print_json(values: dict[str, Any]) -> None:
 
 
 def _strict(value: Any) -> Any:
-    """Return a value with None for numbers that JSON does not have."""
+    """Replace numbers that JSON does not have by None."""
     if isinstance(value, dict):
         return {name: _strict(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -227,7 +225,6 @@ def _strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-#: Returns the cell of a row.
 _Cell = Callable[[dict[str, Any]], str]
 
 
@@ -323,7 +320,7 @@ def gap_lines(
 def _after_gaps(
     buckets: Sequence[dict[str, Any]], bucket_secs: int, interval_secs: float
 ) -> Sequence[dict[str, Any]]:
-    # All counts of an interval are in one bucket. Small excesses do not matter.
+    # A bucket has all counts of an interval. Small excesses do not matter.
     longest = interval_secs + max(interval_secs, bucket_secs / 4)
     return [row for row in buckets if (row["interval_secs"] or 0) > longest]
 

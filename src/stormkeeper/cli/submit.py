@@ -1,7 +1,6 @@
 """``storm submit`` (also ``storm jar``), ``storm local`` and ``storm upload-credentials``.
 
-The commands that run a topology's code, in a cluster or on this machine. No message contains a
-credential, since output is often kept.
+No message contains a credential, since output is often kept.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from stormkeeper.conf import Conf
 
 
-#: Seconds until the first batches: a worker may have to build its environment.
+#: A worker may have to build its environment before the first batches.
 _TIMEOUT = 300.0
 #: The key of the script's arguments in click's context.
 _ARGUMENTS = "stormkeeper.arguments"
@@ -51,7 +50,6 @@ class _ScriptCommand(click.Command):
     """A command for a script; the error for an unknown option explains ``--``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the command line."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -62,7 +60,7 @@ class _ScriptCommand(click.Command):
 def _files_of(
     *suffixes: str,
 ) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[Path, ...]]:
-    """Return the callback of an option for existing files with these suffixes, comma-separated."""
+    """Return a callback for existing files with these suffixes, comma-separated."""
     kinds = " or ".join(filter(None, [", ".join(suffixes[:-1]), suffixes[-1]]))
 
     def check(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[Path, ...]:
@@ -84,7 +82,6 @@ class _SubmitCommand(_ScriptCommand):
     """Keeps the words after ``--`` for the script, so that the first is not taken for NAME."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the command line."""
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[_ARGUMENTS] = tuple(args[at + 1 :])
         return super().parse_args(ctx, args[:at])
@@ -363,7 +360,7 @@ def local(
     with faults():
         script_source.check(topology, py_files)
         script_source.check_starts(topology, py_files)
-    # Imported after the check, since the import takes longer.
+    # After the check, since the import takes longer.
     from stormkeeper.local import local_cluster
     from stormkeeper.local.run_plan import RunRequest
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from stormkeeper.client.topology_commands import Wait, WaitStatus
     from stormkeeper.conf import Conf
 
-#: Seconds that a change of status, or the start of workers, may take after Nimbus's wait.
+#: Time for a change of status, or a start of workers, after Nimbus's wait.
 _STATUS_SECS = 60.0
 _WORKERS_SECS = 180.0
 
@@ -195,9 +195,9 @@ class _Kills:
         self._connection = connection
         self._progress = progress
         self._names = names
-        #: Id and Nimbus's wait of each killed topology.
+        #: Id and Nimbus's wait, by name.
         self.killed: dict[str, tuple[str, float]] = {}
-        #: The reason for each of the others.
+        #: Reasons, by name.
         self.refused: dict[str, str] = {}
         self.is_reached = True
 

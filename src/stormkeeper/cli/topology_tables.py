@@ -1,4 +1,4 @@
-"""The cluster and its topologies as tables and JSON values; pure."""
+"""The cluster and the topologies as tables and JSON values; pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stormkeeper.thrift.records import ErrorInfo, NimbusSummary
 
 
-#: The columns of Storm's table and their smallest widths.
+#: The columns of Storm's table, with smallest widths.
 _COLUMNS: Final = (
     ("Topology_name", 20),
     ("Status", 10),
@@ -33,14 +33,14 @@ _HEALTH: Final = ("Health", 6)
 #: The line below the heading.
 _DASHES: Final = 88
 
-#: The resource of a supervisor's memory, in MB.
+#: A supervisor's memory, in MB.
 _MEMORY: Final = "memory.mb"
-#: Prefixes of ``sched_status`` when nothing is missing.
+#: Prefixes of a complete ``sched_status``.
 _IN_PLACE: Final = ("Fully Scheduled", "Completed")
 
 
 def storm_table(found: Sequence[TopologySummary]) -> Iterator[str]:
-    """Yield the lines of Storm's table of topologies, with our column for health at the end."""
+    """Yield the lines of Storm's table of topologies, with our column for health."""
     if not found:
         yield "No topologies running."
         return
@@ -74,7 +74,7 @@ def storm_table(found: Sequence[TopologySummary]) -> Iterator[str]:
 
 
 def fitting_table(found: Sequence[TopologySummary], width: int) -> Iterator[str]:
-    """Yield the lines of Storm's table, or of a shorter table for a small `width`."""
+    """Yield the lines of Storm's table, or a shorter table for a small `width`."""
     lines = [*storm_table(found)]
     if not found or max(map(len, lines)) <= width:
         yield from lines
@@ -96,7 +96,6 @@ def fitting_table(found: Sequence[TopologySummary], width: int) -> Iterator[str]
 
 
 def topology_values(each: TopologySummary) -> dict[str, Any]:
-    """Return a topology of the table for JSON."""
     health = health_of(each.health)
     return {
         "name": each.name,
@@ -114,7 +113,7 @@ def topology_values(each: TopologySummary) -> dict[str, Any]:
 
 
 def topology_lines(topology: TopologyView, now: float) -> Iterator[str]:
-    """Yield the page of a topology; `now` is in seconds since 1970."""
+    """Yield a topology's page; `now` is in seconds since 1970."""
     name, since = printable(topology.name), duration(topology.uptime_secs)
     yield f"{name}: {topology.status}, submitted {since} ago"
     yield f"  id        {printable(topology.id)}"
@@ -182,7 +181,7 @@ def topology_lines(topology: TopologyView, now: float) -> Iterator[str]:
 
 
 def error_lines(newest: Mapping[str, ErrorInfo], now: float) -> Iterator[str]:
-    """Yield the whole error of each component, the newest last; `now` is seconds since 1970."""
+    """Yield each component's whole error, the newest last; `now` is seconds since 1970."""
     if not newest:
         yield "No errors."
     for component, error in sorted(newest.items(), key=lambda each: each[1].error_time_secs):
@@ -224,7 +223,6 @@ def _es(number: int) -> str:
 
 
 def cluster_lines(cluster: ClusterSummary) -> Iterator[str]:
-    """Yield the page of a cluster."""
     yield from aligned(
         [
             ("NIMBUS", "LEADS", "RUNS FOR", "RELEASE"),
@@ -346,7 +344,6 @@ def _memory(supervisor: SupervisorSummary) -> float | None:
 
 
 def _waits(topology: TopologySummary) -> bool:
-    """Return whether a topology waits for slots or memory."""
     status = topology.sched_status or ""
     return (
         topology.status in ("ACTIVE", "INACTIVE")

@@ -1,7 +1,7 @@
-"""What ``--watch`` and ``storm state watch`` print: changes of names and of nodes, until Ctrl-C.
+"""Output of ``--watch`` and ``storm state watch``: changes of names and nodes, until Ctrl-C.
 
-A Pacemaker is read again every few seconds. In ZooKeeper a watch only says that something changed;
-so each change is the difference between two reads: nothing is printed twice, and no change that is
+A Pacemaker is read every few seconds. A watch of ZooKeeper only says that something changed; so
+each change is the difference between two reads: nothing is printed twice, and no change that is
 still visible is missed.
 """
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from stormkeeper.conf import Address
     from stormkeeper.pacemaker.client.pool import PacemakerPool
 
-#: Seconds between two reads of Pacemakers.
+#: Seconds between reads of Pacemakers.
 _PERIOD_SECS: Final = 2.0
 
-#: Seconds after which a failed read is repeated, unless the connection comes back before.
+#: Seconds until a failed read is repeated, unless the connection comes back before.
 _RETRY_SECS: Final = 1.0
 
 _CONNECTIONS: Final = {
@@ -58,7 +58,6 @@ class _Listing:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names that were printed and have not gone."""
         return self._names or frozenset()
 
     def show(self, names: Collection[str]) -> None:
@@ -87,7 +86,7 @@ class _Listing:
 def print_pulse_names(
     pool: PacemakerPool, path: str, *, as_json: bool, timeout_secs: float
 ) -> None:
-    """Print the names below a path in Pacemakers, and each that comes or goes, until interrupted.
+    """Print the names below a path in Pacemakers, and each that comes or goes.
 
     Workers need up to `timeout_secs` to beat to a restarted Pacemaker; until then no missing name
     counts as gone. Raises `PacemakerError` if the first read fails.
@@ -102,7 +101,7 @@ def print_pulse_names(
     remark(f"watching {path}")
     listing.show(names)
     outages.report(pool.failures)
-    #: When the last read began that found all listed names.
+    #: Begin of the last read that found all listed names.
     all_there = began
     while True:
         time.sleep(_PERIOD_SECS)
@@ -138,7 +137,7 @@ def print_pulse_names(
 
 
 class _Outages:
-    """Reports each change of the set of Pacemakers that do not answer, once."""
+    """Reports each change of the set of silent Pacemakers, once."""
 
     def __init__(self, servers: Iterable[Address]) -> None:
         self._servers = frozenset(servers)
@@ -167,9 +166,9 @@ class NodeChange(NamedTuple):
 
     event: str
     path: str
-    #: The version of its value; None of a deleted node.
+    #: The value's version; None of a deleted node.
     version: int | None = None
-    #: Names of children that came, and that went.
+    #: Children that came, and that went.
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
@@ -187,7 +186,7 @@ class NodeDenied(NamedTuple):
     message: str
 
 
-#: What `follow` yields; ``EVENTS_MISSED`` after a session was lost.
+#: ``EVENTS_MISSED`` follows a lost session.
 WatchEvent = WatchStarted | NodeChange | NodeDenied | ConnectionState | EventType
 
 
@@ -200,9 +199,9 @@ class _ReadNode(NamedTuple):
 def print_changes(
     state: ClusterState, top: str, *, recursive: bool, as_json: bool, was_absent: bool = False
 ) -> None:
-    """Print the changes at `top`, and with `recursive` below, until interrupted.
+    """Print the changes at `top`, and with `recursive` below.
 
-    Raises the errors of `follow`.
+    Raises as `follow`.
     """
     for event in follow(state, top, recursive=recursive, was_absent=was_absent):
         if isinstance(event, NodeChange):
@@ -213,9 +212,9 @@ def print_changes(
 
 
 def print_names(state: ClusterState, top: str, *, as_json: bool) -> None:
-    """Print the names of the children of `top`, and each that comes or goes, until interrupted.
+    """Print the names of the children of `top`, and each that comes or goes.
 
-    Raises the errors of `follow`.
+    Raises as `follow`.
     """
     listing = _Listing(as_json=as_json, shown=printable)
     is_due = False
@@ -224,7 +223,7 @@ def print_names(state: ClusterState, top: str, *, as_json: bool) -> None:
         if not isinstance(event, NodeChange):
             remark(_remark_text(event, top))
         if is_due:
-            # Without a connection, the event of its return tries this again.
+            # Without a connection, its return tries this again.
             with contextlib.suppress(StateUnavailableError):
                 (names,) = state.children_many([top])
                 listing.show(names or ())
@@ -236,8 +235,8 @@ def follow(
 ) -> Iterator[WatchEvent]:
     """Yield `WatchStarted`, then the denied nodes, then for ever each change in order.
 
-    With `was_absent`, nothing was at `top` a moment ago, so nodes there count as created.
-    Raises `StateError` if the first read fails, or the session is closed.
+    With `was_absent`, nothing was at `top` a moment ago, so nodes there count as created. Raises
+    `StateError` if the first read fails, or the session is closed.
     """
     events: queue.SimpleQueue[tuple[EventType, str] | ConnectionState] = queue.SimpleQueue()
     registration = state.register(lambda event, path: events.put((event, path)))
