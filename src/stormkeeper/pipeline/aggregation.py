@@ -1,6 +1,6 @@
-"""Sums of groups of rows, and the arithmetic of Storm's statistics in columns.
+"""Sums of groups of rows, and Storm's arithmetic of statistics in columns.
 
-The arithmetic follows `stormkeeper.statistics.aggregates`, from which Nimbus's pages are made.
+The arithmetic follows `stormkeeper.statistics.aggregates`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: What is counted on streams.
 COUNTED: Final = ("emitted", "transferred", "executed", "acked", "failed")
 
-#: Latencies (one of spouts, two of bolts), each with the count by which it is weighed.
+#: Latencies (one of spouts, two of bolts), each with the count that weighs it.
 WEIGHTS: Final = {"complete": "acked", "execute": "executed", "process": "executed"}
 
 _CAPACITY_SECS: Final = 600
 
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
-#: A count of 64 bits, as decimal; Arrow sums decimals up with 38 digits.
+#: A count of 64 bits as decimal; Arrow sums decimals with 38 digits.
 _DIGITS: Final = pa.decimal128(19)
 
 
@@ -34,8 +33,8 @@ def grouped(
 ) -> pa.Table:
     """Aggregate rows by groups of equal `keys`, in any order.
 
-    `counts` are summed up exactly, with null as 0, beyond 64 bits if need be (see `to_int64`);
-    `others` name pyarrow's functions, such as ``sum``.
+    `counts` are summed exactly, with null as 0, beyond 64 bits if need be (see `to_int64`);
+    `others` name functions of pyarrow.
     """
     wanted = dict.fromkeys(counts, "sum") | dict(others or {})
     columns = {name: rows[name] for name in (*keys, *wanted)}
@@ -50,7 +49,7 @@ def grouped(
 
 
 def _exact(counts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return counts as decimals if 64 bits may not hold their sums: Arrow's sums wrap around."""
+    """Cast counts to decimals if 64 bits may not hold the sum: Arrow's sums wrap around."""
     if pa.types.is_decimal(counts.type):
         return counts
     bounds = pc.min_max(counts).as_py().values()
@@ -59,7 +58,7 @@ def _exact(counts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def largest_of(rows: pa.Table, column: str, keys: Sequence[str]) -> pa.ChunkedArray:
-    """Return for each row the largest value of a column among the rows with the same texts."""
+    """For each row, return the largest value of `column` among rows with equal `keys`."""
     key = pc.binary_join_element_wise(*(rows[name].cast(pa.string()) for name in keys), "/")
     by_key = pa.table({"key": key, column: rows[column]}).group_by("key", use_threads=False)
     largest = by_key.aggregate([(column, "max")])
@@ -67,7 +66,7 @@ def largest_of(rows: pa.Table, column: str, keys: Sequence[str]) -> pa.ChunkedAr
 
 
 def to_int64(count: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return sums of counts in 64 bits, limited to the range of 64 bits."""
+    """Limit sums of counts to 64 bits."""
     if pa.types.is_decimal(count.type):
         smallest, largest = (pa.scalar(bound, pa.decimal128(38)) for bound in (_SMALLEST, _LARGEST))
         count = pc.min_element_wise(pc.max_element_wise(count, smallest), largest)
@@ -75,22 +74,21 @@ def to_int64(count: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def to_float64(count: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return counts or their sums as doubles, rounded where doubles have gaps."""
     return count.cast(pa.float64(), safe=False)
 
 
 def finite(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values with 0 for infinite values and NaN; null stays null."""
+    """Replace infinite values and NaN with 0; null stays null."""
     return pc.if_else(pc.is_finite(values), values, 0.0)
 
 
 def terms(average: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return average times count, 0 if not finite: the addend of an average over several."""
+    """Return average times count, 0 if not finite."""
     return finite(pc.multiply(average, to_float64(count)))
 
 
 def average(total: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return an average from the sum of `terms` and the total count; null if the count is 0."""
+    """Divide a sum of `terms` by the total count; null if the count is 0."""
     weight = to_float64(count)
     weight = pc.if_else(pc.greater(weight, 0.0), weight, pa.scalar(None, pa.float64()))
     return pc.divide(pc.fill_null(finite(total), 0.0), weight)
@@ -105,8 +103,7 @@ def whole_ms(total: pa.ChunkedArray) -> pa.ChunkedArray:
 def capacity(recent_ms: pa.ChunkedArray, uptime_secs: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the share of the last ten minutes, or of a shorter life, spent executing.
 
-    `recent_ms` is the sum of the `terms` of execute latency in the ten-minute window (null: 0),
-    `uptime_secs` the worker's uptime.
+    `recent_ms` is the sum of the `terms` of execute latency in the ten-minute window (null: 0).
     """
     secs = pc.min_element_wise(uptime_secs.cast(pa.int64()), _CAPACITY_SECS, skip_nulls=False)
     of_ms = pc.multiply(pc.if_else(pc.greater(secs, 0), secs, None).cast(pa.float64()), 1000.0)

@@ -1,7 +1,7 @@
-"""A micro-batch on its way from Spark's tasks to the driver: packed, spilled, read part by part.
+"""A micro-batch between Spark's tasks and the driver: packed, spilled, read part by part.
 
-The column ``executors`` takes a hundred times the room of the others, gigabytes for one large
-topology. So it stays packed, and the driver unpacks some rows at a time.
+The column ``executors`` is a hundred times larger than the others, gigabytes for one large
+topology: the driver unpacks some rows at a time.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoded_rows import decode_batches, typed_rows
 from stormkeeper.pipeline.rows import TYPED
 
-#: Many `TYPED` rows of one ``part`` (or `EVERY_PART`) per value, compressed to a fifth; Spark's JVM
-#: would take single rows apart, twice.
+#: Each value holds many `TYPED` rows of one ``part`` (or `EVERY_PART`), compressed to a fifth;
+#: Spark's JVM would convert single rows, twice.
 PACKED: Final = pa.schema([("part", pa.int32()), ("rows", pa.binary())])
 
-#: `PACKED` rows in order of parts, or spill files. Each read of a part ends with a row that has
-#: ``part`` and ``reads`` alone: the part's number of reads.
+#: `PACKED` rows in order of parts, or spill files. The last row of each read of a part has only
+#: ``part`` and ``reads``, the part's number of reads.
 PACKED_PARTS: Final = pa.schema([*PACKED, ("file", pa.string()), ("reads", pa.int32())])
 
-#: The number for rows about servers, which each part needs.
+#: Rows about servers, which each part needs.
 EVERY_PART: Final = -1
 
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 
-#: Spill files are compressed only if pulses are larger on average: compression takes CPU.
+#: Average bytes per pulse up to which spill files are not compressed, to save CPU.
 _UNCOMPRESSED_BYTES: Final = 32 << 10
 _COMPRESSED_SPILL: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
-#: Packed rows take megabytes: the JVM has no room for the usual ten thousand in an Arrow batch.
+#: Packed rows take megabytes: the JVM has no room for the default 10,000 in an Arrow batch.
 _RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _PACKED_AT_ONCE: Final = "8"
 
@@ -61,13 +61,12 @@ _WITHOUT_LARGE: Final = pa.ipc.IpcReadOptions(
 #: Returns pieces of the rows; can be called again.
 Chunks = Callable[[], Iterator[pa.Table]]
 
-#: Adds the component names that decoded pulses lack.
 AddNames = Callable[[pa.Table], pa.Table]
 
-#: Only glibc has it, and needs it.
+#: Only glibc has, and needs, a trim.
 _TRIM: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
-#: Seconds between two releases of memory: at one second, they took a sixth of the driver's time.
+#: At one second, releases of memory took a sixth of the driver's time.
 _KEPT_SECS: Final = 10.0
 
 
@@ -88,9 +87,9 @@ def _pack(batches: Iterator[pa.RecordBatch], parts: int) -> Iterator[pa.RecordBa
 def pack_read(
     batches: Iterator[pa.RecordBatch], part: Part, reads: int, spill: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Decode and pack a read of a part, one of `reads` in the batch, as rows of `PACKED_PARTS`.
+    """Decode and pack a read of a part as `PACKED_PARTS`, in files if `spill` is set.
 
-    `spill` is a folder for the packed rows.
+    The part has `reads` reads in the batch.
     """
     found = _decode_parts(batches, part)
     if spill is None:
@@ -149,7 +148,7 @@ def split_by_part(
 
 
 def part_numbers(table: pa.Table, parts: int) -> pa.ChunkedArray:
-    """Return the part of each row's topology; null without a topology."""
+    """Return each row's part; null without a topology."""
     ids = rows.one_array(table["storm_id"]).dictionary_encode()
     numbers = [part_of(storm_id, parts) for storm_id in ids.dictionary.to_pylist()]
     return pa.chunked_array([pa.array(numbers, pa.int32()).take(ids.indices)])
@@ -172,13 +171,12 @@ class Batch:
 
     @classmethod
     def from_table(cls, table: pa.Table) -> Self:
-        """Return the batch of a table with rows of the source, decoded or not."""
         table = typed_rows(table)
         return cls(table.drop_columns([_LARGE]), lambda: iter([table]))
 
     @classmethod
     def from_packed(cls, values: Sequence[pa.Buffer]) -> Self:
-        """Return the batch of values of the column ``rows``."""
+        """Take values of the column ``rows``."""
 
         def chunks() -> Iterator[pa.Table]:
             for value in values:
@@ -189,7 +187,7 @@ class Batch:
         return cls(pa.concat_tables(light or [TYPED.empty_table().drop_columns([_LARGE])]), chunks)
 
     def pulses(self, wanted: Any, named: AddNames = lambda pulses: pulses) -> Pulses:
-        """Return the wanted rows (a mask) with all columns, named by `named`."""
+        """Select rows by a mask, with all columns, named by `named`."""
         return Pulses(self._chunks, wanted, named)
 
 
@@ -212,7 +210,7 @@ class Pulses:
 
 
 def merge_server_rows(batch: pa.Table) -> pa.Table:
-    """Keep one row per server; a server counts as read only if all of its parts were."""
+    """Keep a single row per server, reachable only if all of the server's parts were read."""
     of_servers = pc.equal(batch["kind"], rows.SERVER)
     found = batch.filter(of_servers)
     if len(pc.unique(found["server"])) == found.num_rows:
@@ -230,9 +228,9 @@ def _worst_first(row: Mapping[str, Any]) -> tuple[bool, datetime]:
 
 
 def read_parts(df: DataFrame, parts: int = 1) -> Iterator[Batch]:
-    """Iterate over the parts of a micro-batch: some topologies whole, and the rows of all servers.
+    """Iterate over the parts of a micro-batch: whole topologies, and the rows of all servers.
 
-    Packed parts are read one by one, each while the part before is used.
+    A packed part is read while the part before is used.
     """
     if df.columns == PACKED_PARTS.names and parts > 1:
         return _read_ahead(_in_order(_iterate(df), parts))
@@ -280,10 +278,10 @@ def _in_order(read: Iterator[Row], parts: int) -> Iterator[Batch]:
 
 
 def _iterate(df: DataFrame) -> Iterator[Row]:
-    """Iterate over the partitions in order, each read while the partition before is used.
+    """Read the partitions in order, each while the partition before is used.
 
-    Called in the query's thread, so that a stop cancels the jobs. The jobs belong to no query:
-    Spark 4.3 would keep their results for ever.
+    Runs in the query's thread, so that a stop cancels the jobs. The jobs belong to no query: Spark
+    4.3 would keep their results for ever.
     """
     context: Any = df.sparkSession.sparkContext
     query = context.getLocalProperty(_QUERY)
@@ -311,7 +309,7 @@ def _unpacked(values: pa.Table, parts: int) -> Iterator[Batch]:
 
 
 def _take_file(file: str) -> pa.Buffer:
-    """Map a file without reading yet, and remove the file: the mapping stays."""
+    """Map and remove a file: the mapping stays."""
     with pa.memory_map(file) as mapped:
         content = mapped.read_buffer()
     Path(file).unlink()

@@ -1,7 +1,6 @@
 """The components of tasks, which Nimbus knows and Storm's own workers do not report.
 
-Components are fixed when a topology is submitted; a rebalance only groups tasks anew. So one answer
-of Nimbus names all executors that a topology ever has.
+A rebalance only regroups tasks: one answer of Nimbus names all executors that a topology ever has.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoding.layout import EXECUTOR
 from stormkeeper.pipeline.table_columns import COMPONENTS, TOPOLOGIES
 
-#: Topologies kept at most: those read last.
+#: Limit of kept topologies: the last read stay.
 MOST_TOPOLOGIES: Final = 10_000
 
-#: Seconds after which Nimbus is asked for a topology again: a rebalance may change its
-#: configuration.
+#: Age at which an answer is renewed: a rebalance may change the topology's configuration.
 _DAY_SECS: Final = 86_400.0
 
 #: Above the largest task number.
@@ -28,7 +26,7 @@ _NUMBERS: Final = 2**31
 
 
 class Tasks(NamedTuple):
-    """A range of tasks of one component, both ends included."""
+    """A component's range of tasks, both ends included."""
 
     component: str
     start: int
@@ -38,7 +36,7 @@ class Tasks(NamedTuple):
 def unnamed(pulses: pa.Table) -> dict[str, tuple[int, int]]:
     """Return the first and the last unnamed task of each topology in decoded rows.
 
-    The executor that each of Storm's workers has for itself, of task -1, has no component.
+    The executor that each of Storm's workers has for itself, of task -1, is left out.
     """
     found = []
     for batch in pulses.select(["storm_id", "executors"]).to_batches():
@@ -57,13 +55,7 @@ def unnamed(pulses: pa.Table) -> dict[str, tuple[int, int]]:
 
 
 class Lookup:
-    """The components of tasks, to be looked up for many executors at once.
-
-    Parameters
-    ----------
-    tasks
-        The tasks of each topology.
-    """
+    """The components of each topology's tasks, for lookups of many executors."""
 
     def __init__(self, tasks: Mapping[str, Iterable[Tasks]]) -> None:
         self._topologies = pa.array(tasks, pa.string())
@@ -76,10 +68,7 @@ class Lookup:
         self._names = pa.array(names, pa.string())
 
     def named(self, pulses: pa.Table) -> pa.Table:
-        """Return rows of `decode.typed` with the components that workers have not named.
-
-        An executor is named by its first task: Storm has none of two components.
-        """
+        """Add missing components to rows of `decoded_rows.typed`, by each executor's first task."""
         if not len(self._keys):
             return pulses
         return pa.Table.from_batches(map(self._named, pulses.to_batches()), pulses.schema)
@@ -103,7 +92,7 @@ class Lookup:
 
 
 def join_ranges(executors: Iterable[Tasks]) -> tuple[Tasks, ...]:
-    """Return executors' tasks in as few ranges as possible, in order."""
+    """Return tasks in as few ranges as possible, in order."""
     result: list[Tasks] = []
     for tasks in sorted(executors, key=lambda each: each.start):
         last = result[-1] if result else None
@@ -115,7 +104,7 @@ def join_ranges(executors: Iterable[Tasks]) -> tuple[Tasks, ...]:
 
 
 class Known(NamedTuple):
-    """A topology's components and times, in seconds since the epoch."""
+    """A topology's components and timeout; times are seconds since the epoch."""
 
     tasks: tuple[Tasks, ...]
     timeout_secs: float | None
@@ -132,7 +121,7 @@ class Known(NamedTuple):
 
 
 class Names:
-    """The known topologies, kept for `kept_secs` after their workers were last read."""
+    """Known topologies, kept for `kept_secs` after the last read of a worker."""
 
     def __init__(
         self, components: pa.Table | None, topologies: pa.Table | None, kept_secs: float
@@ -156,17 +145,14 @@ class Names:
             self._written_at = max(self._written_at, seen_at)
 
     def has(self, storm_id: str, tasks: tuple[int, int]) -> bool:
-        """Return whether the components of a topology's tasks in a range are known."""
         known = self._known.get(storm_id)
         return known is not None and known.has(tasks)
 
     def is_fresh(self, storm_id: str, now: float) -> bool:
-        """Return whether Nimbus was asked for a topology within a day."""
         known = self._known.get(storm_id)
         return known is not None and now - known.asked_at < _DAY_SECS
 
     def lookup(self, now: float) -> Lookup:
-        """Return the components of the topologies whose workers were read lately."""
         return Lookup(
             {
                 storm_id: known.tasks
@@ -178,10 +164,7 @@ class Names:
     def learn(
         self, storm_id: str, executors: Iterable[Tasks], timeout_secs: float | None, now: float
     ) -> None:
-        """Record Nimbus's answer about a topology.
-
-        During a rebalance Nimbus may not list all executors: then the former ranges stay.
-        """
+        """Record an answer; fewer tasks than before, as during a rebalance, do not replace more."""
         tasks = join_ranges(executors)
         before = self._known.get(storm_id)
         if before is not None and _count(tasks) < _count(before.tasks):
@@ -190,14 +173,13 @@ class Names:
         self.is_new = True
 
     def saw(self, storm_ids: Iterable[str], now: float) -> None:
-        """Record the topologies whose workers were read."""
         for storm_id in storm_ids:
             if storm_id in self._known:
                 self._known[storm_id] = self._known[storm_id]._replace(seen_at=now)
                 self.is_new |= now - self._written_at > _DAY_SECS
 
     def written(self, now: float) -> tuple[pa.Table, pa.Table]:
-        """Return the tables to write, without topologies that are too old."""
+        """Drop topologies that are too old, and return the tables to write."""
         self.is_new = False
         self._written_at = now
         newest = sorted(self._known.items(), key=lambda each: each[1].seen_at, reverse=True)
@@ -254,7 +236,7 @@ class Questions:
     def saw(
         self, tasks: Mapping[str, tuple[int, int]], is_known: Callable[..., bool], now: float
     ) -> None:
-        """Record tasks that were read without a name, unless `is_known` says otherwise."""
+        """Open questions about tasks read without a name, unless `is_known`."""
         for storm_id, extent in tasks.items():
             if is_known(storm_id, extent):
                 self._open.pop(storm_id, None)
@@ -265,16 +247,13 @@ class Questions:
         self._open = {storm_id: o for storm_id, o in self._open.items() if o.raised_at >= oldest}
 
     def next(self, now: float) -> str | None:
-        """Return a topology to ask for now, if any."""
         return next((storm_id for storm_id, one in self._open.items() if one.at <= now), None)
 
     @property
     def next_at(self) -> float | None:
-        """When the next question is due; None if there is none."""
         return min((one.at for one in self._open.values()), default=None)
 
     def asked(self, storm_id: str, is_known: Callable[..., bool], now: float) -> None:
-        """Record that Nimbus was asked for a topology."""
         one = self._open[storm_id]
         if is_known(storm_id, one.tasks):
             del self._open[storm_id]

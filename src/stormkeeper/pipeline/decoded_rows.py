@@ -33,19 +33,18 @@ _AT_ONCE: Final = 512
 
 
 def heartbeats(df: DataFrame) -> DataFrame:
-    """Decode the pulses among the rows of the ``pacemaker`` source, and drop all other rows.
+    """Decode the pulses of the ``pacemaker`` source, and drop all other rows.
 
-    Adds the columns of `rows.TYPED`. ``component`` of an executor is null from Storm's own workers.
-    For a pulse that cannot be decoded, ``error`` says why, and the heartbeat's columns are null.
+    Adds the columns of `rows.TYPED`; an executor's ``component`` is null from Storm's own workers.
+    For an undecodable pulse, ``error`` says why, and the heartbeat's columns are null.
     """
     return typed(df.where(col("kind") == rows.PULSE)).drop("kind", "health")
 
 
 def statistics(df: DataFrame) -> DataFrame:
-    """Lay out the executors' statistics of `heartbeats` rows, a row per window and stream.
+    """Lay out the statistics in `heartbeats` rows, a row per window and stream.
 
-    The columns mean what they mean in the table ``executor_stats``, which
-    `spark_statistics.executor_stats` makes.
+    The columns are as in the table ``executor_stats``.
     """
     worker = ["storm_id", "node", "port", "server", "received_at", "time_secs"]
     executor = ["task_start", "task_end", "component", "kind"]
@@ -73,7 +72,7 @@ def _decode_for_spark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 def decode_batches(
     batches: Iterator[pa.RecordBatch], engine: Engine | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Decode Arrow batches of the source's rows, in their order, in batches limited by size."""
+    """Decode Arrow batches of the source, in order, into batches limited by size."""
     for batch in batches:
         if batch["details"].null_count == batch.num_rows:
             yield _typed(batch, {name: pa.nulls(len(batch), of) for name, of in HEARTBEAT.items()})
@@ -114,16 +113,16 @@ log = logging.getLogger(__name__)
 _MODULE: Final = "stormkeeper.pipeline.decoding._compiled"
 
 
-#: Values that become columns together, and the limit of their bytes and names.
+#: Limits of the values that become columns together: number, and bytes with names.
 _MOST: Final = 512
 
 _MOST_BYTES: Final = 32 * 1024 * 1024
 
 
 class Engine(NamedTuple):
-    """An engine, ``compiled`` or ``interpreted``, with a builder of the interface `plain.Builder`.
+    """An engine, ``compiled`` or ``interpreted``.
 
-    The compiled builder's `add` returns False for a heartbeat that it does not take.
+    The compiled builder's `add` returns False for a heartbeat left to the interpreted builder.
     """
 
     name: str
@@ -134,7 +133,6 @@ INTERPRETED: Final = Engine("interpreted", Builder)
 
 
 def load() -> Engine:
-    """Return the compiled engine if built, else the interpreted engine."""
     try:
         return Engine("compiled", import_module(_MODULE).Builder)
     except ImportError:
@@ -142,7 +140,6 @@ def load() -> Engine:
 
 
 def warn_if_interpreted() -> None:
-    """Log why the compiled engine does not run, and the remedy."""
     try:
         import_module(_MODULE)
     except ImportError as error:
@@ -160,9 +157,9 @@ def warn_if_interpreted() -> None:
 def decode(
     values: Iterable[bytes | None], engine: Engine | None = None
 ) -> Iterator[tuple[int, dict[str, pa.Array]]]:
-    """Decode pulses' values (None for none) into the columns `layout.HEARTBEAT`.
+    """Decode pulses' values (None: no value) into the columns `layout.HEARTBEAT`.
 
-    Yields a number of values, and their columns. The column ``error`` says why a value is refused.
+    Yields a number of values, and their columns. ``error`` says why a value is refused.
     """
     engine = engine or _default()
     builder = engine.builder()
@@ -187,7 +184,7 @@ def _finished(builder: Builder) -> Iterator[tuple[int, dict[str, pa.Array]]]:
 
 
 def _add(builder: Builder, value: bytes | None) -> Builder | None:
-    """Add a value; return another builder with the value if this engine does not take it."""
+    """Add a value, if need be to another builder, which is returned."""
     if value is None:
         builder.refuse(None)
         return None

@@ -1,12 +1,12 @@
-"""Counters of executors from reading to reading, across restarts and moves of their workers.
+"""Counters of executors from reading to reading, across restarts and moves of workers.
 
 An executor counts from 0 again when its worker restarts: a new *incarnation*. Two readings are of
-one incarnation if no count has fallen, and the worker has the same start by its own clock
-(``time_secs`` less ``uptime_secs``); or by receipt, with some tolerance and without a fall of the
-uptime, as that clock may be set. So increments add up to the totals if readings are missed.
+one incarnation if no count has fallen, and the worker's start is the same by its own clock
+(``time_secs`` less ``uptime_secs``); or, as that clock may be set, by receipt within a tolerance,
+if the uptime has not fallen. So increments add up to the totals if readings are missed.
 
-Of several workers that report an executor, the one started last owns it: a moved worker leaves its
-last pulse behind, or beats on in a machine that is cut off.
+Of several workers that report an executor, the last started owns the executor: a moved worker
+leaves its last pulse behind, or beats on in a machine that is cut off.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from stormkeeper.pipeline.liveness_columns import columns_of, is_same, worker_ke
 #: Sums of average times count, in milliseconds.
 TIMES: Final = tuple(f"{name}_ms" for name in WEIGHTS)
 
-#: Tolerance between two readings' start times by receipt, in seconds.
+#: Tolerance of start times by receipt, in seconds.
 TOLERANCE_SECS: Final = 5.0
 
 #: Tolerance by the worker's clock: two roundings to whole seconds.
@@ -61,14 +61,14 @@ _MEASURES: Final = {
 }
 _BESIDE: Final = dict.fromkeys(("topology", "component", "kind"), pa.string())
 
-#: What is kept of an executor's reading until the next one.
+#: An executor's reading, kept until the next.
 COUNTERS: Final = pa.schema([*_EXECUTOR.items(), *_READING.items(), *_MEASURES.items()])
 
-#: One row per executor and reading: its counts since the worker's start.
+#: One row per executor and reading: counts since the worker's start.
 READINGS: Final = pa.schema([*COUNTERS, *_BESIDE.items(), ("capacity", pa.float64())])
 
 
-#: The columns that decide who owns an executor.
+#: The columns that decide which worker owns an executor.
 OWNERSHIP: Final = pa.schema(
     [
         READINGS.field(name)
@@ -81,10 +81,10 @@ _TASK_BITS: Final = 33
 
 
 def counters(tallies: pa.Table) -> pa.Table:
-    """Return each executor's counters since the worker's start, of rows of `summaries.tally_rows`.
+    """Return each executor's counters since the worker's start, from `summaries.tally_rows`.
 
-    ``at`` is when the heartbeat was received, or else read; counts are at least 0, without Storm's
-    own streams.
+    ``at`` is the time of receipt, or else of the read; counts are at least 0, without Storm's own
+    streams.
     """
     window = tallies["window"].cast(pa.string())
     found, recent = (tallies.filter(pc.equal(window, of)) for of in (ALL_TIME, CAPACITY_WINDOW))
@@ -112,9 +112,9 @@ def increments(
     """Return each executor's changes since the reading before.
 
     A reading that is in `previous`, or an earlier one of its incarnation, gives no row. A new
-    executor counts from its worker's start, or from now on if that was before `since`. ``secs`` is
-    the time since the reading before or the later start; ``before`` the position in `previous`, or
-    null. As Storm rounds averages, milliseconds may fall a little.
+    executor counts from its worker's start, or from now if that was before `since`. ``secs`` is the
+    time since the reading before or the later start; ``before`` the position in `previous`, or
+    null. Milliseconds may fall a little, as Storm rounds averages.
     """
     if previous is None:
         previous = COUNTERS.empty_table()
@@ -141,7 +141,6 @@ def increments(
 
 
 def _executor_keys(table: pa.Table) -> pa.Array:
-    """Return a text for each row that identifies the executor."""
     # A storm id is a path segment without a slash; numbers have no colon.
     topology, *rest = (table[name].cast(pa.string()) for name in _EXECUTOR)
     where = pc.binary_join_element_wise(*rest, ":")
@@ -149,8 +148,7 @@ def _executor_keys(table: pa.Table) -> pa.Array:
 
 
 def _passed_secs(readings: pa.Table, then: pa.Table) -> dict[str, Any]:
-    """Return the time between two readings by the worker's clock, its uptime, and receipt."""
-    # Times may have any value: differences of doubles do not overflow.
+    # Differences of doubles do not overflow.
     passed = {
         name: pc.subtract(to_float64(readings[name]), to_float64(then[name]))
         for name in ("time_secs", "uptime_secs")
@@ -160,7 +158,7 @@ def _passed_secs(readings: pa.Table, then: pa.Table) -> dict[str, Any]:
 
 
 def _are_of_one_incarnation(readings: pa.Table, then: pa.Table, passed: Mapping[str, Any]) -> Any:
-    """Return whether readings are of the same incarnation as the readings before; never null."""
+    """Null counts as another incarnation."""
     lived = passed["uptime_secs"]
     is_near = pc.less_equal(pc.abs(pc.subtract(passed["at"], lived)), TOLERANCE_SECS)
     same = pc.or_(_have_same_start(passed), pc.and_(pc.greater_equal(lived, 0.0), is_near))
@@ -175,7 +173,7 @@ def _have_same_start(passed: Mapping[str, Any]) -> Any:
 
 
 def _are_known(readings: pa.Table, then: pa.Table, passed: Mapping[str, Any]) -> Any:
-    """Return whether the reading before includes these readings; never null."""
+    """Return whether the reading before includes a reading; never null."""
     earlier = pc.and_(_have_same_start(passed), pc.less(passed["time_secs"], 0.0))
     again = pc.and_(
         *(pc.equal(passed[name], 0.0) for name in ("time_secs", "uptime_secs")),
@@ -190,7 +188,7 @@ def _secs(at: pa.ChunkedArray) -> Any:
 
 
 def superseded_workers(held: pa.Table) -> pa.Array:
-    """Return the keys of workers whose tasks belong, in part, to a worker started later."""
+    """Return the keys of workers that share tasks with a worker started later."""
     if not len(_disputed(held)):
         return pa.array([], pa.string())
     held = held.append_column("worker", worker_keys(held))
@@ -214,14 +212,14 @@ def superseded_workers(held: pa.Table) -> pa.Array:
 
 
 def _overlaps(tasks: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
-    """Return whether a range of tasks overlaps others, which are sorted and disjoint."""
+    """`others` are sorted and disjoint."""
     first, last = tasks
     place = bisect.bisect_right(others, (last, inf))
     return place > 0 and others[place - 1][1] >= first
 
 
 def _disputed(held: pa.Table) -> pa.Array:
-    """Return the positions of executors that share tasks with others of their topology."""
+    """Return the positions of executors that share tasks within a topology."""
     if not held.num_rows:
         return pa.array([], pa.int64())
     topologies = rows.one_array(held["storm_id"].dictionary_encode()).indices.to_numpy()

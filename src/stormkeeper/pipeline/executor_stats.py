@@ -1,10 +1,9 @@
 """The table ``executor_stats``: counts of executors, a row per executor, window and stream.
 
-To add a column, describe it in `table_columns.EXECUTOR_STATS`. A column of a heartbeat is one of
-`rows.TYPED`, a column of an executor is a field of `decoding.layout.EXECUTOR` named in `_EXECUTOR`,
-a column of a stream is a field of `decoding.layout.COUNTER`, which both decoding engines fill.
-`executor_rows` repeats each value in its rows. `split_pulses` computes a column that heartbeats
-lack, as it does ``topology``: name such a column in `_COMPUTED`, which leaves it out of `READ`.
+To add a column, describe it in `table_columns.EXECUTOR_STATS`. A heartbeat's column is one of
+`rows.TYPED`, an executor's a field of `decoding.layout.EXECUTOR` named in `_EXECUTOR`, a stream's a
+field of `decoding.layout.COUNTER`, which both decoding engines fill. `split_pulses` computes the
+columns that heartbeats lack, named in `_COMPUTED`.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ ALL_TIME: Final = ":all-time"
 
 WINDOWS: Final = (CAPACITY_WINDOW, "10800", "86400", ALL_TIME)
 
-#: Columns of the executor.
 _EXECUTOR: Final = ("task_start", "task_end", "component", "kind")
 
-#: Columns of the heartbeat, and the ones that heartbeats lack.
+#: Columns of the heartbeat, and the computed ones.
 _REPORT: Final = tuple(
     name
     for name in EXECUTOR_STATS.names
@@ -39,22 +37,21 @@ _REPORT: Final = tuple(
 )
 _COMPUTED: Final = ("topology",)
 
-#: The columns that a pulse must have: `_REPORT` without computed ones, and ``executors``.
 READ: Final = (*(name for name in _REPORT if name not in _COMPUTED), "executors")
 
-#: Target memory of a piece's rows, in bytes; a single pulse may need more. An Arrow column of texts
-#: is limited to 2 GiB.
+#: Target size of a piece's rows; a single pulse may need more. An Arrow column of texts is limited
+#: to 2 GiB.
 _PIECE_BYTES: Final = 16 << 20
 
-#: A row's memory without the component's name, which a heartbeat may make long.
+#: Without the component's name, which may be long.
 _ROW_BYTES: Final = 256
 
-#: Kinds by their numbers in tallies. `layout._KINDS` has another order.
+#: In the order of numbers in tallies; `layout._KINDS` has another order.
 KINDS: Final = pa.array(["spout", "bolt"])
 
 
 def cut_pulses(pulses: pa.Table) -> Iterator[pa.Table]:
-    """Cut decoded pulses into pieces whose rows take some MB."""
+    """Cut decoded pulses into pieces with rows of some MB."""
     start = 0
     # A column of lists of many gigabytes has several chunks.
     for chunk in pulses["executors"].chunks:
@@ -78,9 +75,8 @@ def executor_stats(pulses: pa.Table) -> pa.Table:
     """Lay out the counts of executors, a row per executor, window and stream.
 
     An unnamed component is called by the executor's tasks, ``tasks 1-3``; the executor that each of
-    Storm's workers has for itself, of task -1, is ``__system``. An executor without counts in a
-    window has a row without a stream there. Undecoded pulses give no rows; cut many pulses into
-    `cut_pulses`.
+    Storm's workers has for itself, of task -1, is ``__system``. A window without counts has a row
+    without a stream. Undecoded pulses give no rows; cut many pulses by `cut_pulses`.
     """
     return executor_rows(split_pulses(pulses)).cast(EXECUTOR_STATS)
 
@@ -88,7 +84,7 @@ def executor_stats(pulses: pa.Table) -> pa.Table:
 def executor_rows(read: SplitPulses) -> pa.Table:
     """Return the rows of `executor_stats`, with dictionaries of texts."""
     workers, executors, counters = read
-    # Pulses come in order of time, as the log is sorted: these rows need no sorting.
+    # Pulses come in order of time, as the log is sorted.
     counters = _in_every_window(counters, executors.num_rows)
     executor_of = rows.one_array(counters["executor"])
     worker_of = rows.one_array(executors["worker"]).take(executor_of)
@@ -112,7 +108,6 @@ class SplitPulses(NamedTuple):
 
 
 def split_pulses(pulses: pa.Table) -> SplitPulses:
-    """Split decoded pulses into workers, executors and counters."""
     pulses = pulses.select(READ)
     if pulses["executors"].null_count:
         pulses = pulses.filter(pc.is_valid(pulses["executors"]))
@@ -137,12 +132,11 @@ def split_pulses(pulses: pa.Table) -> SplitPulses:
 
 
 def is_workers_own(table: pa.Table) -> pa.ChunkedArray:
-    """Return whether a row is of an executor below task 1, which each of Storm's workers has."""
+    """Each of Storm's workers has an executor below task 1."""
     return pc.less(table["task_start"], 1)
 
 
 def is_storms_own(names: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return whether streams or components are Storm's own."""
     if not pa.types.is_dictionary(names.type):
         return pc.starts_with(names, "__")
     found = rows.one_array(names)

@@ -1,7 +1,6 @@
-"""The last pulses of silent workers: a worker whose queries have all ended is not dead.
+"""The last pulses of silent workers: a worker with no query left is not dead.
 
-The liveness query reads no values, but a completed worker's last pulse says so. So the newest pulse
-of each silent worker is read, once.
+The liveness query reads no values, so the newest pulse of each silent worker is read, once.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from stormkeeper.pipeline.liveness_columns import columns_of
 from stormkeeper.pipeline.source import Options
 from stormkeeper.pipeline.worker_liveness import LastPulseFacts
 
-#: Pulses per request, longest silence first, and requests per batch: of 72,000 silent workers all
-#: last pulses are read before the timeout.
+#: Pulses per request, longest silence first, and requests per batch: enough to read the last pulses
+#: of 72,000 silent workers before the timeout.
 _AT_ONCE: Final = 2000
 
 _ROUNDS: Final = 5
@@ -41,11 +40,10 @@ class LastPulses:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        #: The pulses that were read of workers that are still silent.
+        #: The pulses read of workers that are still silent.
         self._read: dict[WorkerId, _Pulse] = {}
 
     def __call__(self, silent: pa.Table, servers: Collection[str]) -> LastPulseFacts:
-        """Return which silent workers have completed, and which must be asked again."""
         known, asked = {}, {}
         silent = silent.sort_by("last_seen")
         for storm_id, node, port, *which in columns_of(silent, *WorkerId._fields, *_Pulse._fields):
@@ -72,7 +70,7 @@ class LastPulses:
         return found
 
     def _ask(self, pulses: Mapping[WorkerId, _Pulse]) -> dict[WorkerId, bytes | None]:
-        """Return the newest pulse of each worker whose server answers; None without a pulse."""
+        """Return the newest pulses from servers that answer; None without a pulse."""
         by_server: dict[Address, list[WorkerId]] = defaultdict(list)
         for worker, pulse in pulses.items():
             of_server = by_server[Address.parse(pulse.server, 0)]
@@ -108,7 +106,7 @@ class LastPulses:
 
 
 def _path(storm_id: str, node: str, port: int) -> str:
-    """Return the path of a worker's pulse, which ZooKeeper would not always accept."""
+    """Return the path of a worker's pulse, which ZooKeeper may not accept."""
     return f"{WORKERBEATS}/{storm_id}/{node}-{port}"
 
 

@@ -1,7 +1,7 @@
 """The rules of `heartbeats.liveness` for whole columns of workers.
 
-A worker that beats once per batch, on one of our servers, is judged in columns. The few others
-(several servers, a tombstone, a Java Pacemaker) go through `liveness.newest`. Tests compare both.
+A worker that beats once per batch, on one of our servers, is judged in columns. Others (several
+servers, a tombstone, a Java Pacemaker) go through `liveness.newest`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,9 @@ WORKERS: Final = pa.schema(
     ]
 )
 
-#: A pulse's columns that count.
 _OF_PULSE: Final = (*WorkerId._fields, *WorkerBeat._fields[1:])
 
-#: While a batch is judged: the position of the newest pulse, and whether a Java Pacemaker still has
-#: it.
+#: ``place`` is the position of the newest pulse; ``held``: a Java Pacemaker still has the pulse.
 _MERGED: Final = pa.schema([*WORKERS, ("place", pa.int64()), ("held", pa.bool_())])
 
 
@@ -74,7 +72,7 @@ def step(
 ) -> Step:
     """Return the workers after a batch, as `liveness.step` does.
 
-    `previous` has the columns `WORKERS`, sorted by worker; none of the `forgotten` is in it.
+    `previous` has the columns `WORKERS`, sorted by worker, without the `forgotten`.
     """
     pulses = pulses.select(_OF_PULSE).append_column("place", numbers(pulses.num_rows))
     keys = worker_keys(previous)
@@ -113,7 +111,6 @@ def step(
 
 
 def worker_keys(table: pa.Table) -> pa.Array:
-    """Return a text for each row that identifies the worker."""
     port = table["port"].cast(pa.string())
     # A storm id is a path segment without a slash; a port has no dash.
     found = pc.binary_join_element_wise(table["storm_id"], "/", table["node"], "-", port, "")
@@ -121,25 +118,24 @@ def worker_keys(table: pa.Table) -> pa.Array:
 
 
 def positions(table: pa.Table, among: pa.Table) -> pa.Array:
-    """Return the position of each row's worker in a table that has each worker once, or null."""
+    """Return each row's position in `among`, which has each worker once, or null."""
     if all(table[name].equals(among[name]) for name in WorkerId._fields):
         return numbers(table.num_rows)  # the usual case: no worker came or went
     return pc.index_in(worker_keys(table), worker_keys(among)).cast(pa.int64())
 
 
 def numbers(count: int, start: int = 0) -> pa.Array:
-    """Return `count` whole numbers from `start`."""
     return pa.arange(start, start + count)
 
 
 def is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Any:
-    """Return where two columns are equal or both null."""
+    """Compare two columns; null equals null."""
     nothing = pc.and_(pc.is_null(one), pc.is_null(other))
     return pc.coalesce(pc.equal(one, other), nothing)
 
 
 def columns_of(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
-    """Return the values of some columns, row by row; times in seconds since the epoch."""
+    """Iterate over the rows of some columns; times in seconds since the epoch."""
     values = [
         rows.seconds(column) if pa.types.is_timestamp(column.type) else column.to_pylist()
         for column in (table[name] for name in names)
@@ -148,7 +144,6 @@ def columns_of(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
 
 
 def rows_of(table: pa.Table) -> Iterator[WorkerLiveness]:
-    """Return workers as `liveness.WorkerLiveness`."""
     names = (*WorkerId._fields, *WorkerLiveness._fields[1:])
     for storm_id, node, port, *rest in columns_of(table, *names):
         row = WorkerLiveness(WorkerId(storm_id, node, port), *rest)
@@ -156,7 +151,7 @@ def rows_of(table: pa.Table) -> Iterator[WorkerLiveness]:
 
 
 def _drop_older(pulses: pa.Table, server_before: pa.ChunkedArray, known: pa.Array) -> pa.Table:
-    """Drop older pulses of workers that beat again while their server's pages were read.
+    """Drop older pulses of workers that beat again while the server's pages were read.
 
     All pulses stay of a worker that has moved, has pulses of several servers or instances, or whose
     newest revision is not the newest by receipt.
@@ -198,7 +193,6 @@ def _row_by_row_keys(
     forgotten: Sequence[WorkerLiveness],
     servers: Mapping[str, ServerHorizon],
 ) -> pa.Array:
-    """Return the keys of the workers that are judged row by row."""
     java = [name for name, server in servers.items() if server.is_java]
     without_age = pc.or_(
         pc.is_null(pulses["received_at"]),
@@ -247,7 +241,7 @@ def _newest_by_row(
 def _newest_in_columns(
     previous: pa.Table, known: pa.Array, pulses: pa.Table, servers: Mapping[str, ServerHorizon]
 ) -> tuple[pa.Array, pa.Table]:
-    """Return the workers with a newer pulse, and the position of each in `previous`, or null."""
+    """Return the workers with a newer pulse, and the positions in `previous`, or null."""
     was = previous.take(known)
     seen = pc.subtract(
         rows.to_seconds(pulses["received_at"]), _ahead_secs(pulses["server"], servers)
@@ -284,8 +278,8 @@ def _unchanged(previous: pa.Table) -> pa.Table:
 def _merge_sorted(found: pa.Table, where: pa.Array, is_by_row: pa.Array) -> pa.Table:
     """Return the workers, sorted, each once: the changed row if there is such a row.
 
-    `found` has the previous workers, then changed and new ones; `where` has the position of each of
-    the latter in the previous, or null; `is_by_row` marks previous workers to drop.
+    `found` has the previous workers, then changed and new ones; `where` the position of each of the
+    latter in the previous, or null; `is_by_row` marks previous workers to drop.
     """
     count = len(is_by_row)
     now_at = pc.add(pc.index_in(numbers(count), where.cast(pa.int64())), count)
@@ -326,7 +320,7 @@ def _timeout(found: pa.Table, limits: LivenessLimits) -> pa.Array:
 def _is_vouched_for(
     found: pa.Table, servers: Mapping[str, ServerHorizon], timeout: pa.Array
 ) -> Any:
-    """Return for which workers a newer pulse would have been seen within the timeout."""
+    """Return where a newer pulse would have been seen within the timeout."""
     best = pc.less(timeout, longest_horizon(servers))
     vouched = pa.chunked_array([best])
     for name, server in servers.items():

@@ -1,6 +1,6 @@
 """A thread that asks Nimbus for the components and timeouts of topologies of Storm's own workers.
 
-Nothing waits for it: queries write the names that are known, and readers join the others.
+Queries do not wait: rows get the names known now, and readers join the others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT: Final = "topology.worker.timeout.secs"
 
-#: Tables whose rows have components: names are kept as long.
+#: The retention of tables with components: names are kept as long.
 _RETENTION: Final = (
     "pipeline.retention.stats.hours",
     "pipeline.retention.rollup.1m.hours",
@@ -54,14 +54,13 @@ _RETENTION: Final = (
 
 _ANSWER_SECS: Final = 10.0
 
-#: The longest answer, in bytes: it has the statistics of all executors, kilobytes each.
+#: In bytes: an answer has the statistics of all executors, kilobytes each.
 _LONGEST_ANSWER: Final = 64 * 1024 * 1024
 
-#: First and longest pause between two questions about one topology, which Nimbus may not have
-#: assigned yet.
+#: First and longest pause between questions about a topology, perhaps not assigned yet.
 _PAUSES_SECS: Final = (30.0, 3600.0)
 
-#: First and longest pause after Nimbus was not reached, or the disk failed, in seconds.
+#: First and longest pause after Nimbus was not reached, or the disk failed.
 _OUTAGE_SECS: Final = (5.0, 300.0)
 
 _PUBLISH_SECS: Final = 5.0
@@ -70,7 +69,7 @@ _END_SECS: Final = 1.0
 
 
 class TopologyAnswer(NamedTuple):
-    """Nimbus's answer about a topology: the executors, and the topology's own timeout, if any."""
+    """A topology's executors, and the topology's own timeout, if any."""
 
     executors: list[Tasks]
     timeout_secs: float | None
@@ -80,11 +79,7 @@ Ask = Callable[[str], TopologyAnswer]
 
 
 class NimbusPoller:
-    """Keeps the tables of Nimbus's answers, in a thread that runs while entered.
-
-    `pauses_secs` (between two questions about one topology) and `outage_secs` are the first and
-    longest pause.
-    """
+    """Keeps the tables of Nimbus's answers, in a thread that runs while entered."""
 
     def __init__(
         self,
@@ -103,14 +98,14 @@ class NimbusPoller:
         self._lookup = self._names.lookup(time.time())
         self._questions = Questions(pauses_secs)
         self._outage_secs = outage_secs
-        #: The end of the pause after an outage, and the length of the next pause.
+        #: The end of the pause after an outage, and the next pause's length.
         self._resting_until = 0.0
         self._pause_secs = outage_secs[0]
         self._published_at = 0.0
         self._run_id = str(uuid.uuid4())
         self._commits = 0
         self._changed = threading.Condition()
-        #: Tasks without a name that were read since the thread's last round, by topology.
+        #: Unnamed tasks read since the thread's last round, by topology.
         self._seen: dict[str, tuple[int, int]] = {}
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="pipeline-names", daemon=True)
@@ -126,7 +121,7 @@ class NimbusPoller:
         self._thread.join(_END_SECS)
 
     def named(self, pulses: pa.Table) -> pa.Table:
-        """Return pulses with the component names known now, and note the unnamed; never waits."""
+        """Add the component names known now, and note the unnamed tasks; never waits."""
         found = unnamed(pulses)
         if not found:
             return pulses
@@ -170,7 +165,6 @@ class NimbusPoller:
             return None if self._stopped else seen
 
     def _take(self, seen: Mapping[str, tuple[int, int]]) -> None:
-        """Note the tasks, ask a question, and publish if there is something new."""
         now = time.monotonic()
         self._names.saw(seen, time.time())
         self._questions.saw(seen, self._is_known, now)
@@ -230,13 +224,11 @@ class NimbusPoller:
 
 @contextlib.contextmanager
 def run_nimbus_poller(conf: Conf, status: StatusTracker) -> Iterator[NimbusPoller]:
-    """Run a `NimbusPoller` with a store beside the queries', as configured."""
     specs = [
         TableSpec(tables.COMPONENTS, COMPONENTS, "current"),
         TableSpec(tables.TOPOLOGIES, TOPOLOGIES, "current"),
     ]
     store = TableStore(tables.tables_folder(conf) / tables.NAMING, specs, interval_secs=0.0)
-    # As long as there may be rows to name.
     kept = max(float(conf[key]) for key in _RETENTION)
     client = LeaderClient(
         conf["nimbus.seeds"],
@@ -269,7 +261,7 @@ class TopologyTimeouts:
         self._known: Mapping[str, float] = {}
 
     def __call__(self) -> Mapping[str, float]:
-        """Return the timeouts by topology id; the last known ones if the table is unreadable."""
+        """Return timeouts by topology id; the last known if the table is unreadable."""
         try:
             found = Tables(self._place)
             if found.manifest.version != self._version:
@@ -288,7 +280,7 @@ class TopologyTimeouts:
 
 
 def timeout_in(topology_conf: str | None) -> float | None:
-    """Return the valid ``topology.worker.timeout.secs`` of a topology's configuration (JSON)."""
+    """Return the valid ``topology.worker.timeout.secs`` in a topology's configuration (JSON)."""
     try:
         found = json.loads(topology_conf or "{}")[_TIMEOUT]
         secs = float(found)

@@ -43,21 +43,21 @@ from stormkeeper.pipeline.tables import ALERTS
 
 log = logging.getLogger(__name__)
 
-#: Starts queries by name in a session, one after another, until the process has to stop.
+#: Starts queries by name in a session, in order, until the process has to stop.
 Start = Callable[[SparkSession, Callable[[], bool], Collection[str]], Iterable[StreamingQuery]]
 
 _POLL_SECS: Final = 0.2
 
-#: Starts of a query whose Python workers start slowly.
+#: Starts of a query with slow Python workers.
 _STARTS: Final = 12
 
-#: Seconds for running batches after a stop; a cut-off batch is repeated at the next start. With
-#: ``stopTimeout`` below and Spark's end, less than `storm local` allows.
+#: Seconds for running batches after a stop. With ``stopTimeout`` below and Spark's end, less than
+#: `storm local` allows.
 _STOP_SECS: Final = 15.0
 
 _END_SECS: Final = 12.0
 
-#: Unless configured. A heap that is cleaned before it grows saves 200 MB for 72,000 workers.
+#: Defaults. Garbage collection before the heap grows saves 200 MB for 72,000 workers.
 _SPARK_DEFAULTS: Final = {
     "spark.cleaner.periodicGC.interval": "1min",
     **engine.LOCAL_CHECKPOINTS,
@@ -66,8 +66,8 @@ _SPARK_DEFAULTS: Final = {
     "spark.sql.streaming.stopTimeout": "5s",
 }
 
-#: A query whose batch was too large would wait for ever; the next start reads in more parts. By
-#: default Java begins with a sixty-fourth of the machine's memory.
+#: A query with too large a batch would wait for ever; the next start reads in more parts. Java's
+#: default heap begins with a sixty-fourth of the machine's memory.
 _JAVA_OPTIONS: Final = ("-XX:+ExitOnOutOfMemoryError", "-Xms128m")
 
 
@@ -75,8 +75,8 @@ def serve(conf: Conf, stop: StopSignals) -> int:
     """Run both queries until a signal; return 0 after a signal, 1 if Spark or a batch failed.
 
     Prints ``pipeline writing to DIR`` once the first batch of each query is in the tables. Running
-    batches finish before the end; a starting Spark is given up. Raises `ConfigError` without a
-    Pacemaker, for an unreadable file of access, or a folder that is a URL.
+    batches get `_STOP_SECS` to finish. Raises `ConfigError` without a Pacemaker, for an unreadable
+    file of access, or a folder that is a URL.
     """
     die_with_parent()
     configure_logging()
@@ -105,11 +105,11 @@ def serve(conf: Conf, stop: StopSignals) -> int:
 
 
 def keep(spark: SparkSession, conf: Conf) -> None:
-    """Keep the same tables in a running session, until SIGTERM, SIGINT or a failure.
+    """Keep the tables in a running session, until SIGTERM, SIGINT or a failure.
 
-    For the main thread of a Spark application; ``spark.*`` keys of `conf` do not count. Raises
-    `ConfigError` as `serve` does; `EngineError`, `ListenError` or `TableError` if Spark, a batch, a
-    port or a folder failed.
+    Call in the main thread; ``spark.*`` keys of `conf` do not count. Raises `ConfigError` as
+    `serve` does; `EngineError`, `ListenError` or `TableError` if Spark, a batch, a port or a folder
+    failed.
     """
     servers, status = _servers(conf), StatusTracker()
     with StopSignals() as stop, _prepared(conf, servers, status) as (start, runner):
@@ -127,7 +127,7 @@ def _servers(conf: Conf) -> list[str]:
 def _prepared(
     conf: Conf, servers: list[str], status: StatusTracker
 ) -> Iterator[tuple[Start, AnalysisRunner]]:
-    """Hold the folders, and serve metrics; yield the starter of queries and the analyses."""
+    """Lock the folders and serve metrics; yield the starter of queries, and the analyses."""
     with (
         _metrics_served(conf, status),  # first, as the port may be taken
         _places(conf) as places,
@@ -156,10 +156,7 @@ def _log_stop(stop: StopSignals, how: str) -> None:
 
 @contextlib.contextmanager
 def _places(conf: Conf) -> Iterator[Stores]:
-    """Lock the tables and their checkpoints for this process.
-
-    From then on, a store notices if its folder is moved, as while Spark starts.
-    """
+    """Lock tables and checkpoints; from then on, a store notices a move of the folder."""
     directory, given = tables.tables_folder(conf), tables.checkpoints_folder(conf)
     of_queries = {name: tables.query_folders(conf, name) for name in queries.NAMES}
     if not directory.exists():
@@ -183,7 +180,6 @@ def _places(conf: Conf) -> Iterator[Stores]:
 
 @contextlib.contextmanager
 def _analyses(conf: Conf, status: StatusTracker) -> Iterator[AnalysisRunner]:
-    """Yield the runner of the analyses, with a separate folder."""
     place = tables.tables_folder(conf) / ALERTS
     with TableStore(
         place, alert_tables(conf), interval_secs=conf["pipeline.analyses.secs"]
@@ -192,7 +188,6 @@ def _analyses(conf: Conf, status: StatusTracker) -> Iterator[AnalysisRunner]:
 
 
 def _warn_of_old_tables(directory: Path) -> None:
-    """Warn about tables from before each query had a folder."""
     if any(directory.glob("batch=*")):
         log.warning(
             "the tables %s/batch=* are of an older version and are not continued: new tables are in"
@@ -207,7 +202,6 @@ def _warn_of_old_tables(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _metrics_served(conf: Conf, status: StatusTracker) -> Iterator[None]:
-    """Serve metrics and health on ``pipeline.metrics.port``, if set."""
     port = conf["pipeline.metrics.port"]
     if port is None:
         yield
@@ -247,7 +241,7 @@ def _run_session(
     if ours and str(settings["spark.master"]).startswith("local"):
         # Elsewhere the workers' Python may lack this module.
         settings.setdefault("spark.python.daemon.module", python_workers.__name__)
-    # For the JVM and the Python workers: glibc may keep memory for each of a hundred threads.
+    # glibc may keep memory for each of a hundred threads, in the JVM and the Python workers.
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     try:
         session = engine.session(
@@ -356,7 +350,8 @@ def _waits_for_next(
 def _stop_between_batches(running: Iterable[StreamingQuery]) -> None:
     """Stop each query after the running batch; raise the error of a query that had ended.
 
-    A new query finishes its first batch: a cut-off start fails with confusing errors of Spark.
+    A new query finishes its first batch: a start that is cut off fails with confusing errors of
+    Spark.
     """
     deadline = time.monotonic() + _STOP_SECS
     failure, left = None, list(running)

@@ -1,8 +1,8 @@
 """Spark's Python processes: a check for this package, and a daemon for fast starts.
 
-Spark finds ``format("pacemaker")`` by itself if the workers' Python (``PYSPARK_PYTHON``, or any
-``python3``) has this package. As ``spark.python.daemon.module``, this module imports once what each
-forked worker needs, 0.6 s of CPU.
+Spark finds ``format("pacemaker")`` without `register` if the workers' Python (``PYSPARK_PYTHON``,
+or any ``python3``) has this package. As ``spark.python.daemon.module``, this module imports once
+what each forked worker needs, 0.6 s of CPU.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _WORKER = "pyspark.worker"
 def register(spark: SparkSession) -> None:
     """Register the ``pacemaker`` source with a session, after a check of the workers' Python.
 
-    The check is a Spark job, which sees one executor. If ``PYSPARK_PYTHON`` is not set and
-    ``python3`` lacks this package, the session's Python functions run in the driver's Python from
-    now on. Raises `EngineError` if the workers' Python lacks this package or its extra ``spark``.
+    The check is a Spark job on one executor. If ``PYSPARK_PYTHON`` is not set and ``python3`` lacks
+    this package, the session's Python functions run in the driver's Python from now on. Raises
+    `EngineError` if the workers' Python lacks this package or its extra ``spark``.
 
     >>> register(spark)  # doctest: +SKIP
     """
-    # Not at the top: daemons that fork no decoding worker do without Arrow.
+    # Here, as daemons that fork no decoding worker do without Arrow.
     from stormkeeper.pipeline.source import PacemakerDataSource  # noqa: PLC0415
 
     context: Any = spark.sparkContext
@@ -91,7 +91,7 @@ def _prepare() -> None:
 
     from stormkeeper.pipeline import decoded_rows, source  # noqa: F401, PLC0415
 
-    # The garbage collector writes to the objects it visits, which would end their sharing.
+    # The garbage collector writes to visited objects, which would end their sharing.
     gc.collect()
     gc.freeze()
 

@@ -1,7 +1,6 @@
 """The pipeline's two streaming queries: liveness, from ages, often; and statistics, from pulses.
 
-Statistics are cumulative, so only a worker's newest pulse counts, and pulses are decoded seldom.
-Each query has its folder of tables and its checkpoint.
+Statistics are cumulative: only a worker's newest pulse counts, and pulses are decoded seldom.
 """
 
 from __future__ import annotations
@@ -59,13 +58,12 @@ from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
 
 log = logging.getLogger(__name__)
 
-#: The queries, and the names of their folders.
 NAMES: Final = (LIVENESS, STATISTICS)
 
-#: The store of each query's tables.
+#: By query.
 Stores = Mapping[str, TableStore]
 
-#: The ``current`` tables of each query; the logs are in `table_specs`.
+#: The ``current`` tables; `table_specs` adds the logs.
 _CURRENT: Final = {
     LIVENESS: (
         TableSpec(tables.WORKER_LIVENESS, WORKER_LIVENESS, "current"),
@@ -80,7 +78,6 @@ _CURRENT: Final = {
     ),
 }
 
-#: The configuration key for each roll-up's retention, in hours.
 _ROLLUPS: Final = {
     tables.ROLLUP_1M: "pipeline.retention.rollup.1m.hours",
     tables.ROLLUP_10M: "pipeline.retention.rollup.10m.hours",
@@ -88,14 +85,12 @@ _ROLLUPS: Final = {
 }
 
 
-#: Seconds for a query's source to start before the next query starts anyway.
+#: Limit of the wait for a query's source, before the next query starts anyway.
 _SOURCE_SECS: Final = 60.0
 _POLL_SECS: Final = 0.05
 
 
 def table_specs(conf: Conf, query: str) -> Iterator[TableSpec]:
-    """Yield the specification of each table of a query."""
-
     def log(
         name: str,
         schema: pa.Schema,
@@ -116,7 +111,7 @@ def table_specs(conf: Conf, query: str) -> Iterator[TableSpec]:
     )
     yield log(tables.EXECUTOR_STATS, EXECUTOR_STATS, kept)
     kept = Retention(hours=conf["pipeline.retention.stats.hours"])
-    # Readers ask for one topology; and neighbours that are alike compress better.
+    # Readers ask for one topology, and similar neighbours compress better.
     for name, schema, what in (
         (tables.COMPONENT_STATS, COMPONENT_STATS, ("component",)),
         (tables.TOPOLOGY_STATS, TOPOLOGY_STATS, ()),
@@ -131,13 +126,12 @@ def table_specs(conf: Conf, query: str) -> Iterator[TableSpec]:
 
 
 def table_store(conf: Conf, query: str) -> TableStore:
-    """Return the store of a query's tables."""
     place, _ = tables.query_folders(conf, query)
     return TableStore(place, table_specs(conf, query), interval_secs=interval_secs(conf, query))
 
 
 def pacemaker_servers(conf: Conf, remedy: str) -> list[str]:
-    """Return the Pacemakers to read; raise `ConfigError` with the remedy if there are none."""
+    """Raise `ConfigError` with the remedy if there is no Pacemaker."""
     servers = [str(address) for address in conf.pacemaker_servers()]
     if not servers:
         raise ConfigError(f"the pipeline has no Pacemaker to read: {remedy}")
@@ -145,19 +139,16 @@ def pacemaker_servers(conf: Conf, remedy: str) -> list[str]:
 
 
 def interval_secs(conf: Conf, query: str) -> float:
-    """Return the time between two batches of a query, in seconds."""
     trigger: float = conf["pipeline.trigger.secs"]
     return trigger if query == LIVENESS else conf["pipeline.statistics.secs"] or trigger
 
 
 def limits(conf: Conf) -> LivenessLimits:
-    """Return the ages from which workers are late and dead, by the configuration."""
     late = conf["pipeline.late.secs"] or 3 * conf["task.heartbeat.frequency.secs"]
     return LivenessLimits(float(late), float(conf["nimbus.task.timeout.secs"]))
 
 
 def source_options(conf: Conf, servers: list[str]) -> dict[str, str]:
-    """Return the source's options with which both queries read the Pacemakers."""
     return {"servers": ",".join(servers), **access_of(conf)}
 
 
@@ -222,9 +213,9 @@ def _emptied(folder: Path) -> str:
 
 
 def choose_parts(conf: Conf, servers: list[str], store: TableStore) -> Conf:
-    """Return the configuration with the number of parts for statistics filled in.
+    """Fill in the number of parts for statistics.
 
-    It follows from the number of pulses that the Pacemakers hold, and never falls: a Pacemaker that
+    The number follows from the pulses that the Pacemakers hold, and never falls: a Pacemaker that
     has just started holds few.
     """
     if conf[PARTS_KEY] is not None:
@@ -239,7 +230,6 @@ def choose_parts(conf: Conf, servers: list[str], store: TableStore) -> Conf:
 
 
 def number_of_parts(conf: Conf, query: str) -> int:
-    """Return in how many parts a query's tables are computed."""
     count: int | None = conf[PARTS_KEY] if query == STATISTICS else None
     return count or 1
 
@@ -251,10 +241,7 @@ def read_stream(
     query: str,
     more: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return the stream that a query reads from the Pacemakers: ages or pulses.
-
-    `more` options let the source decode, pack and spill its rows, which saves ways through the JVM.
-    """
+    """Read ages or pulses; `more` options let the source decode, pack and spill rows."""
     options = source_options(conf, servers) | {
         "parts": str(number_of_parts(conf, query)),
         "values": str(query == STATISTICS).lower(),
@@ -266,7 +253,6 @@ def read_stream(
 def write_stream(
     rows: DataFrame, conf: Conf, query: str, keep: Callable[[DataFrame, int], None]
 ) -> DataStreamWriter:
-    """Return the stream writer that gives each batch of a query's `rows` to `keep`."""
     sent = pack(rows, number_of_parts(conf, query))
     millis = round(1000 * interval_secs(conf, query))
     trigger = f"{millis} milliseconds"
@@ -283,7 +269,6 @@ def table_updater(
     named: AddNames = lambda pulses: pulses,
     timeouts: ReadTimeouts = dict,
 ) -> TableUpdater:
-    """Return the updater of a query's tables; `on_published` is called after each batch."""
     if query == LIVENESS:
         compute = liveness_tables(
             limits(conf),

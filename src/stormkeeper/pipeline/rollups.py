@@ -1,7 +1,7 @@
-"""The roll-ups: counts of components by minute, and in longer buckets made of shorter ones.
+"""The roll-ups: counts of components by minute, and longer buckets made of shorter buckets.
 
 A reading is added to the open minute of its receipt. The first batch that begins after a minute
-closes it, and then its row never changes:
+closes the minute; then the row never changes:
 
 - Late readings are in the oldest open minute; so is everything while the clock is behind.
 - Readings from the future, by a reader's wrong clock, are in the batch's minute.
@@ -39,12 +39,11 @@ _KEYS: Final = {
 _SIZES: Final = ("workers", "executors", "tasks")
 _COUNTS: Final = (*COUNTED, "restarts", "readings", "skipped")
 
-#: Sums besides counts, and maxima.
 _ADDED: Final = (*TIMES, "capacities", "work", "squares")
 _LARGEST: Final = ("capacity", "interval_secs", "largest")
 
-#: The sums of an open bucket. ``work`` is compared between executors: what a spout emitted, or a
-#: bolt executed; ``squares`` are of each executor's work.
+#: The sums of an open bucket. ``work`` is what a spout emitted or a bolt executed; ``squares`` are
+#: of each executor's work.
 OPEN: Final = pa.schema(
     [
         *_KEYS.items(),
@@ -62,13 +61,13 @@ EXECUTOR_COUNTERS: Final = pa.schema(
     [*COUNTERS, ("bucket", rows.TIMESTAMP), ("component", pa.string()), ("work", pa.float64())]
 )
 
-#: The closed part of a longer bucket that is open, and the bucket's ``minutes``.
+#: The closed part of an open longer bucket, of ``minutes``.
 ROLLUP_PARTS: Final = pa.schema([("minutes", pa.int32()), *ROLLUP])
 
-#: The roll-ups, by the minutes of a bucket, shortest first.
+#: By the minutes of a bucket, shortest first.
 ROLLUPS: Final = {1: tables.ROLLUP_1M, 10: tables.ROLLUP_10M, 60: tables.ROLLUP_60M}
 
-#: A silent worker's counters are kept this long.
+#: Retention of a silent worker's counters.
 FORGET: Final = timedelta(hours=24)
 
 #: A clock that is set back by more than this was wrong before.
@@ -80,7 +79,7 @@ _MARKS: Final = b"stormkeeper.marks"
 
 
 def sum_changes(changes: pa.Table) -> pa.Table:
-    """Sum up executors' counts by component and bucket, into rows of `OPEN`.
+    """Sum executors' counts by component and bucket, into rows of `OPEN`.
 
     ``done`` is the executor's work in the bucket so far, null for its first reading there;
     ``bytes`` and ``skipped`` are of the worker's report.
@@ -119,18 +118,16 @@ def sum_changes(changes: pa.Table) -> pa.Table:
 
 
 def work_of(changes: pa.Table) -> Any:
-    """Return the work that is compared between executors."""
     is_spout = pc.fill_null(pc.equal(changes["kind"], "spout"), False)
     return to_float64(pc.if_else(is_spout, changes["emitted"], changes["executed"]))
 
 
 def add_sums(one: pa.Table, other: pa.Table) -> pa.Table:
-    """Add up the sums of buckets, each of `OPEN`."""
     return _summed(pa.concat_tables([one, other])).select(OPEN.names)
 
 
 def _summed(parts: pa.Table) -> pa.Table:
-    """Sum up those columns of `OPEN` that there are."""
+    """Sum the columns of `OPEN` that are there."""
     exact, added, largest = (
         [name for name in names if name in parts.column_names]
         for names in (_EXACT, _ADDED, _LARGEST)
@@ -142,7 +139,6 @@ def _summed(parts: pa.Table) -> pa.Table:
 
 
 def rollup(open_: pa.Table) -> pa.Table:
-    """Return rows of `ROLLUP` from the sums of buckets, `OPEN`."""
     columns: dict[str, Any] = {name: open_[name] for name in OPEN.names if name in ROLLUP.names}
     for name, weight in WEIGHTS.items():
         latency = average(open_[f"{name}_ms"], open_[weight])
@@ -161,11 +157,11 @@ def rollup(open_: pa.Table) -> pa.Table:
 
 
 def merge_buckets(finer: pa.Table, minutes: int) -> pa.Table:
-    """Merge the buckets of a roll-up into longer ones, of `minutes`.
+    """Merge the buckets of a roll-up into buckets of `minutes`.
 
     Averages are weighed by their counts, ``capacity_mean`` and ``heartbeat_bytes`` by readings,
     ``largest_share`` and ``executed_cv`` by work. ``workers``, ``executors``, ``tasks``,
-    ``capacity`` and ``interval_secs`` are the largest; everything else is a sum.
+    ``capacity`` and ``interval_secs`` are maxima; everything else is a sum.
     """
     weights = {f"{name}_ms_avg": to_float64(finer[weight]) for name, weight in WEIGHTS.items()}
     weights |= dict.fromkeys(("capacity_mean", "heartbeat_bytes"), to_float64(finer["readings"]))
@@ -190,7 +186,6 @@ def merge_buckets(finer: pa.Table, minutes: int) -> pa.Table:
 
 
 def bucket_starts(at: pa.ChunkedArray, minutes: int) -> Any:
-    """Return the starts of the buckets, of `minutes` each, in which times lie."""
     micros = at.cast(pa.int64())
     length = 60_000_000 * minutes
     return pc.multiply(pc.divide(micros, length), length).cast(rows.TIMESTAMP)
@@ -222,19 +217,18 @@ class _Marks(NamedTuple):
     def of(cls, table: pa.Table | None, now: datetime) -> Self:
         noted = ((table.schema.metadata or {}) if table is not None else {}).get(_MARKS)
         if noted is None:
-            # A worker's first minute may count as of now.
+            # A worker that started less than a minute ago counts from its start.
             return cls(_floor(now), now - _MINUTE)
         closed, since = map(datetime.fromisoformat, json.loads(noted))
         return cls(closed, since)
 
     def on(self, table: pa.Table) -> pa.Table:
-        """Return a table with these marks in its metadata."""
         noted = json.dumps([self.closed.isoformat(), self.since.isoformat()])
         return table.replace_schema_metadata({_MARKS: noted})
 
 
 def merge_marks(notes: Iterable[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Merge the marks in the metadata of several parts of a table of open minutes."""
+    """Return the latest marks in the metadata of a table's parts."""
     noted = [json.loads(each[_MARKS]) for each in notes if _MARKS in each]
     times = [max(map(datetime.fromisoformat, of)).isoformat() for of in zip(*noted, strict=True)]
     return {_MARKS: json.dumps(times).encode()} if times else {}
@@ -246,10 +240,10 @@ def next_rollups(
     reports: pa.Table,
     between: tuple[float, float],
 ) -> Mapping[str, pa.Table]:
-    """Return the roll-up tables that a batch changes (of logs the new rows).
+    """Return the roll-up tables that a batch changes; of logs, the new rows.
 
-    `counted` are the batch's readings, `reports` the next worker reports, `between` when the batch
-    was read, in seconds since the epoch.
+    `counted` are the batch's readings, `reports` the next worker reports; the batch was read
+    `between` two times, in seconds since the epoch.
     """
     began, now = (datetime.fromtimestamp(at, UTC) for at in between)
     previous, open_ = before(tables.EXECUTOR_COUNTERS), before(tables.ROLLUP_OPEN)
@@ -283,7 +277,6 @@ def next_rollups(
 def _placed(
     changes: pa.Table, previous: pa.Table, reports: pa.Table, earliest: datetime, latest: datetime
 ) -> pa.Table:
-    """Place increments in their buckets, beside their worker's report."""
     first, last = (pa.scalar(at, rows.TIMESTAMP) for at in (earliest, latest))
     bucket = bucket_starts(changes["at"], 1)
     bucket = pc.if_else(pc.greater(bucket, last), last, bucket)
@@ -303,9 +296,9 @@ def _placed(
 def _known(
     previous: pa.Table, changes: pa.Table, readings: pa.Table, reports: pa.Table, now: datetime
 ) -> tuple[pa.Table, datetime | None]:
-    """Return the next table of counters, and when the newest dropped reading was read.
+    """Return the next table of counters, and the time of the newest dropped reading.
 
-    Readings stay for `FORGET`, and of workers with a report and nothing newer.
+    Readings stay for `FORGET`, or while a worker has a report and nothing newer.
     """
     is_replaced = pc.is_in(pa.arange(0, previous.num_rows).cast(pa.int32()), changes["before"])
     kept = previous.filter(pc.invert(is_replaced))
@@ -326,7 +319,7 @@ def _known(
 def _closed(
     minutes: pa.Table, parts: pa.Table | None, closed: datetime | None
 ) -> dict[str, pa.Table]:
-    """Return the rows of buckets that end by `closed` (None: all), and the parts of open ones."""
+    """Return buckets that end by `closed` (None: all), and the parts of open buckets."""
     if parts is None:
         parts = ROLLUP_PARTS.empty_table()
     result, left = {ROLLUPS[1]: minutes}, []

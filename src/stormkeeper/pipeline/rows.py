@@ -1,4 +1,4 @@
-"""The rows of the ``pacemaker`` source, raw and decoded, as Spark and Arrow see them."""
+"""The rows of the ``pacemaker`` source, raw and decoded, for Spark and Arrow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 #: The latest time of pandas, in seconds since the epoch: in 2262.
 _LATEST: Final = 9_223_372_036.0
 
-#: The source's schema; docs/pacemaker-clients.md describes the columns.
+#: docs/pacemaker-clients.md describes the columns.
 SCHEMA: Final = pa.schema(
     [
         ("kind", pa.string()),
@@ -68,7 +68,7 @@ OF_SPARK: Final = pa.schema([(field.name, plain(field.type)) for field in TYPED]
 
 
 def page_rows(server: str, pages: Sequence[ChangePage]) -> pa.RecordBatch:
-    """Return a row per change of some pages: pulses and tombstones."""
+    """Return a row per change: a pulse or a tombstone."""
     changes = [change for page in pages for change in page.changes]
     ages = pa.array([change.age_secs for change in changes], pa.float64())
     read_at = _of_each(pages, pa.float64(), lambda page: page.read_at)
@@ -97,7 +97,6 @@ def _of_each(
 
 
 def server_row(server: str, health: Coverage, *, reset: bool = False) -> pa.RecordBatch:
-    """Return the row with a server's health."""
     position = health.position
     row = dict.fromkeys(SCHEMA.names) | {
         "kind": SERVER,
@@ -118,20 +117,17 @@ def server_row(server: str, health: Coverage, *, reset: bool = False) -> pa.Reco
 
 
 def timestamps(times: Iterable[float | None]) -> pa.Array:
-    """Return times given in seconds since the epoch as a column, within readers' limits."""
+    """Convert seconds since the epoch to times, within readers' limits."""
     return pa.array([None if at is None else _micros(at) for at in times], TIMESTAMP)
 
 
 def seconds(column: pa.ChunkedArray) -> list[float | None]:
-    """Return a column's times in seconds since the epoch, in any time zone."""
+    """Return times in seconds since the epoch."""
     return [None if at is None else at / 1_000_000 for at in column.cast(pa.int64()).to_pylist()]
 
 
 def where(table: pa.Table, mask: pa.ChunkedArray | pa.Array) -> pa.Table:
-    """Return the rows of a table for which a mask is true.
-
-    Batches whose rows are all wanted are not copied, unlike by `pyarrow.Table.filter`.
-    """
+    """Filter a table by a mask, without a copy of batches that are wanted whole."""
     found, start = [], 0
     for batch in table.to_batches():
         wanted = mask.slice(start, batch.num_rows)
@@ -142,7 +138,7 @@ def where(table: pa.Table, mask: pa.ChunkedArray | pa.Array) -> pa.Table:
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> Any:
-    """Return a column as an array, without a copy if there is a single chunk."""
+    """Return a column as an array, without a copy of a single chunk."""
     if isinstance(column, pa.Array):
         return column
     if column.num_chunks == 1:
@@ -152,14 +148,14 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> Any:
 
 
 def to_timestamps(secs: Any) -> Any:
-    """Return a column of seconds since the epoch as times, as `timestamps` does."""
+    """Convert seconds since the epoch to times, as `timestamps` does."""
     held = pc.min_element_wise(pc.max_element_wise(secs, 0.0), _LATEST)
     micros = pc.round(pc.multiply(pc.if_else(pc.is_valid(secs), held, None), 1_000_000.0))
     return micros.cast(pa.int64()).cast(TIMESTAMP)
 
 
 def to_seconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column of times in seconds since the epoch, as `seconds` does."""
+    """Convert times to seconds since the epoch."""
     return pc.divide(column.cast(pa.int64()).cast(pa.float64(), safe=False), 1_000_000.0)
 
 

@@ -1,9 +1,9 @@
 """``format("pacemaker")``: Pacemakers as a Spark data source, batch and streaming.
 
 An offset is a JSON object, ``{"host:port": [instance, revision]}``: the end of a planned batch.
-Spark's executors read the changes later, and a server that fails then fails no query. So a batch
-repeats the changes of the batch before, from the entry ``"before host:port"``. Files in the spill
-folder, where driver and executors are on one machine, say how far each part was read instead.
+Executors read the changes later, and a server that fails then fails no query: a batch repeats the
+changes of the batch before, from the entry ``"before host:port"``. Where driver and executors share
+a machine, files in the spill folder say how far each part was read instead.
 
 ``"tick": ["reader", n]`` grows at every trigger, so that a batch also runs without changes: silence
 must be noticed. A Java Pacemaker has the instance ``""`` and the tick as its revision, and is read
@@ -49,13 +49,13 @@ _CLIENT_NAME: Final = "spark-pacemaker"
 _ROWS: Final = 1024
 _BYTES: Final = 2 << 20
 
-#: Servers that failed during a read in this process: coverage when planned, and when failed. So
-#: only one part of a batch waits for a server that hangs.
+#: Servers that failed during a read in this process: coverage when planned, and when failed. A
+#: hanging server delays only one part of a batch.
 _failed: Final[dict[str, tuple[Coverage, Coverage]]] = {}
 
 DEFAULT_PATH: Final = WORKERBEATS
 
-#: Enough for a busy server's page of 10 MB, and short enough for a trigger of a few seconds.
+#: Enough for a busy server's page of 10 MB, and short for a trigger of a few seconds.
 DEFAULT_TIMEOUT_SECS: Final = 2.0
 
 NAMES: Final = (
@@ -63,7 +63,7 @@ NAMES: Final = (
     *client_settings.KEYS,
 )
 
-#: The prefix of options in a table of Spark's catalog, which also has other properties.
+#: The prefix of options in a table of Spark's catalog, beside other properties.
 _OF_TABLE: Final = "option."
 
 
@@ -72,11 +72,11 @@ class PacemakerDataSource(DataSource):
 
     docs/pacemaker-clients.md documents the options (`NAMES`) and columns (`rows.SCHEMA`). ``kind``
     is ``pulse``, ``tombstone`` (a deleted pulse, streams only) or ``server``: one row per server,
-    batch and part, after that server's other rows.
+    batch and part, after the server's other rows.
 
-    A server that does not answer within ``timeoutSecs`` has its row, and fails no query; what a
-    batch could not read is in the next one. Only if the server answers the planning of that one,
-    too, and fails in its read again, the first changes stay unseen until their path changes.
+    A server that does not answer within ``timeoutSecs`` fails no query, and the next batch reads
+    the missed changes. Only if the server answers the planning of that batch, too, and fails in its
+    read again, the first changes stay unseen until their path changes.
 
     With a Java Pacemaker among the servers, all are read with values: only content tells there
     whether a pulse is new.
@@ -87,19 +87,16 @@ class PacemakerDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return ``pacemaker``."""
         return "pacemaker"
 
     def schema(self) -> StructType:
-        """Return the schema; raise `ConfigError` for missing or wrong options."""
+        """Raise `ConfigError` for missing or wrong options."""
         return _schema(Options.parse(self.options))
 
     def reader(self, schema: StructType) -> PacemakerReader:
-        """Return the batch reader."""
         return PacemakerReader(self._checked(schema))
 
     def streamReader(self, schema: StructType) -> PacemakerStreamReader:  # noqa: N802
-        """Return the streaming reader."""
         return PacemakerStreamReader(self._checked(schema))
 
     def _checked(self, schema: StructType) -> Options:
@@ -134,7 +131,6 @@ class PacemakerReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Return a partition per part and server."""
         values = self._options.values
         if not values:
             found = (health.position for health in _ask(self._options).values())
@@ -146,7 +142,6 @@ class PacemakerReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the server's pulses, and the row of the server."""
         assert isinstance(partition, ServerPartition)
         health = _ask(self._options, partition.server)[str(partition.server)]
         span = None
@@ -161,19 +156,18 @@ class PacemakerReader(DataSourceReader):
 class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the changes since the batch before, a partition per server and part.
 
-    The trigger AvailableNow is one batch: the changes up to the query's start.
+    The trigger AvailableNow is one batch, up to the query's start.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        #: The servers' coverage when the newest batch was planned, by name.
+        #: Coverage when the newest batch was planned, by server.
         self._health: Mapping[str, Coverage] = {}
         self._planned: Offset | None = None
-        #: The servers' coverage when a query with the trigger AvailableNow started.
+        #: Coverage when a query with the trigger AvailableNow started.
         self._available: Mapping[str, Coverage] | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Return the offset before everything."""
         return initial_offset()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -181,7 +175,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._available = _ask(self._options)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802, ARG002
-        """Return the end of the batch that begins at `start`; asks all servers within a timeout."""
+        """Ask all servers, within a timeout, for the end of the batch that begins at `start`."""
         if self._available is not None and self._planned == start:
             return start
         self._health = _ask(self._options) if self._available is None else self._available
@@ -211,7 +205,6 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return resume_span(folder, str(server), part, span)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the server's changes, and the row of the server."""
         assert isinstance(partition, ServerPartition)
         found = _read(self._options, partition, self._options.aside)
         return _as_wanted(self._options, partition, found)
@@ -285,7 +278,7 @@ def _read(
 
 
 def _together(pages: Iterable[ChangePage]) -> Iterator[list[ChangePage]]:
-    """Merge small pages, as of each topology of a part, to save the fixed cost of a page."""
+    """Merge small pages, to save the fixed cost of a page."""
     held, count, size = list[ChangePage](), 0, 0
     try:
         for page in pages:
@@ -306,7 +299,7 @@ def _together(pages: Iterable[ChangePage]) -> Iterator[list[ChangePage]]:
 def _pages(
     client: PacemakerClient, options: Options, part: Part | None, span: Span, *, values: bool
 ) -> Iterator[ChangePage]:
-    """Read a part of a server's share of a batch; a Java Pacemaker is in the first part."""
+    """Read a part of a server's share; a Java Pacemaker is in the first part."""
     begin = Position(span.instance, span.after)
     path, size = options.path, options.page_size
     if part is None or (_is_java(begin) and part.number == 0):
@@ -321,8 +314,8 @@ def _pages(
 class Options:
     """The options of ``format("pacemaker")``.
 
-    `aside` is the folder for spill files and a stream's positions. `access` has the configuration
-    of authentication and TLS: names of files, and no secret, as Spark shows options in its plans.
+    `aside` is the folder for spill files and a stream's positions. `access` configures
+    authentication and TLS with names of files, without a secret: Spark shows options in its plans.
     """
 
     servers: tuple[Address, ...]
@@ -336,12 +329,12 @@ class Options:
     access: tuple[tuple[str, str], ...] = ()
 
     def settings(self) -> ClientSettings:
-        """Read the files of `access` on this machine; raise `ConfigError` for a bad one."""
+        """Read the files of `access` on this machine; raise `ConfigError` for a bad file."""
         return of_texts(dict(self.access)) if self.access else ClientSettings()
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """Parse a user's options; raise `ConfigError` for a missing, unknown or wrong one."""
+        """Parse options; raise `ConfigError` for a missing, unknown or wrong option."""
         options = {name.lower(): value.strip() for name, value in given.items()}
         of_table = {name for name in options if name.startswith(_OF_TABLE)}
         if of_table:
@@ -437,9 +430,9 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The share of a server in a batch: revisions above `after`, up to `until`.
+    """A server's share of a batch: revisions above `after`, up to `until`.
 
-    `reset`: the server started anew since the batch before, so this is all it holds.
+    `reset`: the server started anew since the batch before.
     """
 
     instance: str
@@ -449,17 +442,16 @@ class Span:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the span has nothing to read; False for a server without revisions."""
+        """False for a server without revisions."""
         return self.instance != WITHOUT_REVISIONS and self.until <= self.after
 
 
 def initial_offset() -> Offset:
-    """Return the offset before everything."""
     return {TICK: ["reader", 0]}
 
 
 def next_offset(start: Offset, found: Mapping[str, Position | None]) -> Offset:
-    """Return the end of the next batch, from each server's position, or None without an answer.
+    """Return the end of the next batch, from each server's position (None: no answer).
 
     A server without an answer keeps its place; servers that are not in `found` are dropped.
     """
@@ -479,7 +471,7 @@ def next_offset(start: Offset, found: Mapping[str, Position | None]) -> Offset:
 
 
 def batch_span(start: Offset, end: Offset, server: str) -> Span | None:
-    """Return a server's span between two offsets; None if the server never answered."""
+    """Return a server's span between offsets; None if the server never answered."""
     until = _entry(end, server)
     if until is None:
         return None
@@ -498,7 +490,7 @@ def _entry(offset: Offset, server: str) -> _Entry | None:
 
 
 def record_position(folder: str, server: str, part: Part | None, position: Position) -> None:
-    """Record the position up to which a part of a server was read, for the next batch."""
+    """Record the position reached in a part of a server, for the next batch."""
     file = _file(folder, server, part)
     written = file.with_suffix(".new")
     written.write_text(json.dumps([position.instance, position.revision]))
@@ -506,7 +498,7 @@ def record_position(folder: str, server: str, part: Part | None, position: Posit
 
 
 def resume_span(folder: str, server: str, part: Part | None, span: Span) -> Span:
-    """Return the span from the recorded position of a part of a server."""
+    """Begin a span at the recorded position of a part of a server."""
     try:
         instance, revision = json.loads(_file(folder, server, part).read_text())
     except FileNotFoundError:

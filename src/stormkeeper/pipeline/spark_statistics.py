@@ -23,12 +23,12 @@ from stormkeeper.pipeline.table_columns import (
     TOPOLOGY_STATS,
 )
 
-#: Rows of executors' sums that are merged before more are read.
+#: Executors' sums that are merged before more are read.
 _AT_ONCE: Final = 1 << 18
 
 
 def newest(df: DataFrame) -> DataFrame:
-    """Keep the newest decoded heartbeat of each worker, of rows of `decoded_rows.heartbeats`.
+    """Keep each worker's newest heartbeat, of rows of `decoded_rows.heartbeats`.
 
     A worker that moved to another Pacemaker leaves an older heartbeat on the first.
     """
@@ -46,7 +46,7 @@ def executor_stats(df: DataFrame) -> DataFrame:
 
 
 def component_stats(df: DataFrame) -> DataFrame:
-    """Sum up rows of `executor_stats` of one moment by component and window: Storm's pages.
+    """Sum rows of `executor_stats` of a moment by component and window: Storm's pages.
 
     >>> now = beats.transform(executor_stats).transform(component_stats)  # doctest: +SKIP
     """
@@ -54,15 +54,15 @@ def component_stats(df: DataFrame) -> DataFrame:
 
 
 def topology_stats(df: DataFrame) -> DataFrame:
-    """Sum up rows of `executor_stats` of one moment by topology and window: ``TopologyStats``."""
+    """Sum rows of `executor_stats` of a moment by topology and window: ``TopologyStats``."""
     return _by_topology(df, of_topologies, TOPOLOGY_STATS)
 
 
 def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:
-    """Keep the rows of `executor_stats` that Nimbus has assigned, with their components' names.
+    """Keep the rows of `executor_stats` that Nimbus has assigned, with names of components.
 
     `executors` has ``storm_id``, ``task_start``, ``task_end``, ``component``, and perhaps ``node``
-    and ``port``. Storm does not count reports of executors that are not assigned to the worker.
+    and ``port``. Storm ignores reports of executors that are not assigned to the worker.
     """
     on = ["storm_id", "task_start", "task_end"]
     on += [name for name in ("node", "port") if name in executors.columns]
@@ -84,7 +84,7 @@ def _laid_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _by_topology(
     df: DataFrame, summed: Callable[[pa.Table], pa.Table], schema: pa.Schema
 ) -> DataFrame:
-    """Sum up executors' rows in the partition that has all rows of their topology."""
+    """Sum executors' rows; a partition has all rows of a topology."""
 
     def sums(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found: list[pa.Table] = []
@@ -101,7 +101,7 @@ def _by_topology(
 
 
 def named(df: DataFrame, components: DataFrame) -> DataFrame:
-    """Name the components of executors that are known by their tasks alone, before summing up.
+    """Name the components of executors known only by tasks, before sums.
 
     `df` has rows of `executor_stats` or `decoded_rows.statistics`, `components` rows of the table
     ``components``.

@@ -1,6 +1,6 @@
 """The pipeline's present status, for log, metrics and health; and the table ``servers``.
 
-An unreadable server is logged once per reason, and again when it can be read.
+An unreadable server is logged once per reason, and again when readable.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 SEVERITIES: Final = ("warning", "critical")
 
-#: The key under which failures of a whole round of analyses are counted.
+#: The key of failures of a whole round of analyses.
 ROUND: Final = "round"
 
 
@@ -50,7 +50,7 @@ class PipelineStatus:
     """The status at a moment; replaced as a whole, never changed.
 
     `published_at` is by query, on the monotonic clock and in seconds since the epoch; `looked_at`,
-    when the queries were last found alive, is monotonic. Stale workers are among the late ones.
+    when the queries were last found alive, is monotonic. Stale workers are among the late.
     `failures` of whole rounds are under `ROUND`. `unnamed` counts topologies with components that
     neither workers nor Nimbus have named.
     """
@@ -71,7 +71,6 @@ class PipelineStatus:
 
     @property
     def sees_nothing(self) -> bool:
-        """Whether no server could be read."""
         return not _any_is_read(self.servers)
 
 
@@ -84,7 +83,6 @@ class StatusTracker:
         self._lock = threading.Lock()
 
     def record_coverage(self, health: Mapping[str, Coverage]) -> None:
-        """Record the servers' coverage before the first batch."""
         found = {
             name: ServerStatus(one.error, one.horizon_secs, one.keys)
             for name, one in health.items()
@@ -92,7 +90,6 @@ class StatusTracker:
         _log_changes(self._replace(servers=found).servers, found)
 
     def record_batch(self, query: str, found: Mapping[str, pa.Table]) -> None:
-        """Record a published batch of a query, and the tables."""
         with self._lock:
             batches = {**self.current.batches, query: self.current.batches.get(query, 0) + 1}
             published = {**self.current.published_at, query: (self._clock(), time.time())}
@@ -114,7 +111,6 @@ class StatusTracker:
         _log_changes(before.servers, found)
 
     def record_rules(self, rules: Iterable[str]) -> None:
-        """Record which analyses run."""
         rules = list(rules)
         self._replace(
             alerts={(rule, severity): 0 for rule in rules for severity in SEVERITIES},
@@ -122,7 +118,7 @@ class StatusTracker:
         )
 
     def record_alerts(self, alerts: pa.Table, at: float | None) -> None:
-        """Record the alerts of a round; `at` is None for an earlier process's round."""
+        """`at` is None for an earlier process's round."""
         counts = dict.fromkeys(self.current.alerts, 0)
         for row in alerts.select(["rule", "severity", "until"]).to_pylist():
             if row["until"] is None:
@@ -131,18 +127,16 @@ class StatusTracker:
         self._replace(alerts=counts, alerted_at=at)
 
     def record_failures(self, rules: Iterable[str]) -> None:
-        """Record that these analyses have failed."""
         counts = dict(self.current.failures)
         for rule in rules:
             counts[rule] = counts.get(rule, 0) + 1
         self._replace(failures=counts)
 
     def record_alive(self) -> None:
-        """Record that the queries run."""
         self._replace(looked_at=self._clock())
 
     def record_nimbus_answer(self, reason: str | None) -> None:
-        """Record the reason why Nimbus did not answer a question, or None for an answer."""
+        """`reason` says why Nimbus did not answer; None for an answer."""
         before = self.current.why_unanswered
         failed = self.current.unanswered + (reason is not None)
         self._replace(unanswered=failed, why_unanswered=reason)
@@ -157,7 +151,6 @@ class StatusTracker:
             )
 
     def record_unnamed(self, topologies: int) -> None:
-        """Record the number of topologies with unnamed components."""
         if topologies != self.current.unnamed:
             self._replace(unnamed=topologies)
 
@@ -232,10 +225,10 @@ PREFIX: Final = "stormkeeper_pipeline_"
 MAX_SILENCE: Final = 5.0
 
 #: Seconds within which the queries must start. Spark takes most of a minute on a busy machine, and
-#: longer where a cluster makes it wait.
+#: longer on a cluster.
 MAX_START: Final = 300.0
 
-#: The newest batch is too old after this many triggers, and at least this many seconds.
+#: The newest batch is too old after this many triggers, and at least these seconds.
 _TRIGGERS: Final = 5
 _LEAST_SECS: Final = 60.0
 
@@ -243,10 +236,10 @@ _LEAST_SECS: Final = 60.0
 def pages(
     seen: Callable[[], PipelineStatus], intervals: Mapping[str, float], clock: Callable[[], float]
 ) -> dict[str, Callable[[str], Page]]:
-    """Return the pages of a pipeline, by path: ``/metrics``, ``/healthz`` and ``/readyz``.
+    """Return the pages ``/metrics``, ``/healthz`` and ``/readyz``, by path.
 
-    ``/readyz`` says whether the tables are current and a Pacemaker can be read, and the state of
-    each. `intervals` are the seconds between batches by query.
+    ``/readyz`` says whether the tables are current, and which Pacemakers can be read. `intervals`
+    are the seconds between batches by query.
     """
 
     def readyz(_: str) -> Page:
@@ -270,7 +263,7 @@ def pages(
 
 
 def unready(seen: PipelineStatus, intervals: Mapping[str, float], now: float) -> str | None:
-    """Return the reason why the tables are not current, or None."""
+    """Return why the tables are not current, or None."""
     if seen.servers and seen.sees_nothing:
         return "no Pacemaker can be read"
     for query, secs in intervals.items():

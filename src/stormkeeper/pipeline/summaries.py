@@ -1,7 +1,7 @@
 """The tables ``worker_stats``, ``component_stats`` and ``topology_stats``: the sums of executors.
 
-A batch has new pulses of some workers only, but a topology's sums are of all its workers: so the
-sums of each worker's newest pulse are a table of their own, kept from batch to batch.
+A batch has new pulses of some workers only, but a topology's sums are of all: the sums of each
+worker's newest pulse are a table, kept from batch to batch.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PAGE_TOTALS: Final = tuple(f"{name}_page_ms" for name in WEIGHTS)
 _WORKER: Final = WorkerId._fields
 _WORKER_KEYS: Final = pa.schema([READINGS.field(name) for name in WorkerId._fields])
 
-#: The columns of ``executor_stats`` that are summed up, or are keys.
+#: The columns of ``executor_stats`` that are summed, or are keys.
 SUMMED: Final = (
     *(*_WORKER, "component", "kind", "task_start", "task_end", "window", "stream"),
     *("read_at", "uptime_secs", "partial", *COUNTED, *(f"{name}_ms_avg" for name in WEIGHTS)),
@@ -74,10 +74,9 @@ ENCODED: Final = pa.schema(
 
 
 def tally_rows(executors: pa.Table) -> pa.Table:
-    """Sum up each executor's streams, in each of Storm's windows; kinds become numbers.
+    """Sum each executor's streams, in each of Storm's windows; kinds become numbers.
 
-    `executors` are rows of ``executor_stats``, one report per executor, or concatenated results of
-    this function.
+    `executors` are rows of ``executor_stats``, one report per executor, or concatenated results.
     """
     keys = [*_WORKER, "component", "task_start", "task_end", "window"]
     keys += ["kind", "read_at", "uptime_secs"]
@@ -96,7 +95,7 @@ def tally_rows(executors: pa.Table) -> pa.Table:
 def tally_pulses(read: SplitPulses) -> pa.Table:
     """Return the `tally_rows` of split pulses, a single pulse per worker.
 
-    By ``place``, which identifies an executor and window faster than ten columns.
+    Groups by ``place``, which is faster than by ten columns.
     """
     workers, executors, counters = read
     sums = grouped(_streams(counters), ["place"], counts=COUNTS, others=_OF_STREAMS)
@@ -132,7 +131,7 @@ def _streams(counters: pa.Table) -> pa.Table:
 
 
 def sum_workers(executors: pa.Table) -> pa.Table:
-    """Sum up `tally_rows` by worker, component and window.
+    """Sum `tally_rows` by worker, component and window.
 
     Returns the columns of `WORKER_STATS`, with counts of any size, and kinds as numbers.
     """
@@ -156,7 +155,7 @@ def sum_workers(executors: pa.Table) -> pa.Table:
 
 
 def worker_stats(executors: pa.Table) -> pa.Table:
-    """Sum up `tally_pulses` by worker, component and window, into rows of `ENCODED`.
+    """Sum `tally_pulses` by worker, component and window, into rows of `ENCODED`.
 
     ``…_ms`` are average times count; in ``…_page_ms`` each executor's is cut to whole milliseconds.
     ``capacity`` is the largest, in the rows of ten minutes, else null.
@@ -172,16 +171,12 @@ def worker_stats(executors: pa.Table) -> pa.Table:
 
 
 def component_stats(workers: pa.Table) -> pa.Table:
-    """Sum up workers' counts by component and window: the rows of Storm's pages.
+    """Sum workers' counts by component and window: the rows of Storm's pages.
 
-    - ``workers``, ``executors``, ``tasks``: how many have reported, in any window.
-    - ``emitted``, ``transferred`` are without Storm's own streams (``__…``), ``…_all`` with them.
-      Counts are 0 where not reported, and limited to 64 bits.
-    - ``…_ms_avg`` is exact, as on a component's page; ``…_ms_page`` as on the topology's page,
-      where Storm cuts each executor's time to whole milliseconds. Null where the count is 0.
-    - ``capacity`` of a bolt is the largest of its executors', of the last ten minutes; null for a
-      spout.
-    - ``partial``: an executor had more rows in that window than were counted.
+    `table_columns` describes the columns. Sizes are of executors that reported in any window;
+    counts are 0 where not reported, and limited to 64 bits. ``…_ms_avg`` is exact, as on a
+    component's page; for ``…_ms_page``, as on a topology's, each executor's time is cut to whole
+    milliseconds.
     """
     others = dict.fromkeys((*_SIZES, *_TOTALS, *_PAGE_TOTALS), "sum")
     others |= dict.fromkeys(("kind", "capacity", "read_at"), "max") | {"partial": "any"}
@@ -204,11 +199,9 @@ def component_stats(workers: pa.Table) -> pa.Table:
 
 
 def topology_stats(workers: pa.Table) -> pa.Table:
-    """Sum up workers' counts by topology and window: Storm's ``TopologyStats``.
+    """Sum workers' counts by topology and window: Storm's ``TopologyStats``.
 
-    ``workers`` run more than Storm's own components (``__…``), while executors and tasks include
-    these; ``emitted`` and ``transferred`` are without, ``…_all`` with them and Storm's own streams;
-    ``acked``, ``failed`` and ``complete_ms_avg`` are of spouts alone.
+    `table_columns` says which components and streams count in each column.
     """
     counts = [name for name in COUNTS if name != "executed"]
     others = dict.fromkeys(("executors", "tasks", "complete_ms"), "sum")
@@ -238,7 +231,7 @@ def _numbered(workers: pa.Table) -> pa.Table:
 
 
 def _of_topology(workers: pa.Table) -> pa.Table:
-    """Return rows of workers with null where a column does not count for the topology."""
+    """Set columns to null where a row does not count for the topology."""
     workers = _numbered(workers)
     visible = pc.invert(is_storms_own(workers["component"]))
     spouts = pc.and_(visible, pc.fill_null(pc.equal(workers["kind"], 0), False))
@@ -265,7 +258,7 @@ class StatisticsUpdate:
         self._workers = [_WORKER_KEYS.empty_table()]
 
     def add(self, split: SplitPulses) -> None:
-        """Add pulses of some workers, a single pulse of each."""
+        """Add pulses, a single pulse per worker."""
         executors = tally_pulses(split)
         self._readings.append(counters(executors))
         self._sums.append(worker_stats(executors))
@@ -273,7 +266,6 @@ class StatisticsUpdate:
         self._workers.append(workers.cast(_WORKER_KEYS))
 
     def readings(self) -> pa.Table:
-        """Return the counters of all executors, for `rollups.next_rollups`."""
         return pa.concat_tables(self._readings)
 
     def tables(
@@ -285,7 +277,7 @@ class StatisticsUpdate:
         """Return ``worker_stats``, and the new rows of ``component_stats`` and ``topology_stats``.
 
         `previous` reads ``worker_stats``, `executors` are the newest readings before this batch,
-        `reports` the next worker reports. A worker whose new pulse is unreadable keeps its sums.
+        `reports` the next worker reports. A worker with an unreadable new pulse keeps its sums.
         """
         read = pa.concat_tables(self._workers)
         kept, sums = _kept(previous, read, reports), self._sums
@@ -316,7 +308,7 @@ def _kept(previous: Callable[[], pa.Table | None], read: pa.Table, reports: pa.T
     """Return the sums of workers with a report and without a new reading."""
     known = worker_keys(reports)
     silent = known.filter(pc.invert(pc.is_in(known, worker_keys(read))))
-    # Usually every worker has beaten since the batch before, and nothing is read.
+    # Usually every worker has beaten since the batch before: nothing is read.
     before = previous() if len(silent) else None
     if before is None:
         return ENCODED.empty_table()

@@ -1,7 +1,7 @@
 """The columns of the pipeline's tables: name, type, and meaning.
 
-``scripts/write-pipeline-tables`` writes the columns into docs/pipeline-tables.md. To add a column,
-add its line here, and fill it where the table's rows are made.
+``scripts/write-pipeline-tables`` writes docs/pipeline-tables.md. A new column needs a line here,
+and values where the table's rows are made.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BOOL: Final = pa.bool_()
 
 
 class Column(NamedTuple):
-    """A column; without a meaning of its own, `SHARED` has it."""
+    """A column; without a meaning, the meaning in `SHARED` counts."""
 
     name: str
     type: pa.DataType
@@ -30,7 +30,6 @@ class Column(NamedTuple):
 
 
 def _alike(type_: pa.DataType, meaning: str, *names: str) -> Iterable[Column]:
-    """Return columns of one type and meaning."""
     return [Column(name, type_, meaning) for name in names]
 
 
@@ -56,7 +55,6 @@ SHARED: Final = {
     )
 }
 
-#: The described columns of each table, by its name.
 COLUMNS: Final[dict[str, list[Column]]] = {}
 
 
@@ -208,7 +206,6 @@ TOPOLOGY_STATS: Final = _table(
     ("complete_ms_avg", _DOUBLE, "of spouts, in milliseconds; null if nothing was acked"),
 )
 
-#: The columns of each roll-up.
 ROLLUP: Final = _table(
     tables.ROLLUP_1M,
     ("bucket", TIME, "start of the bucket"),

@@ -1,8 +1,8 @@
 """From a micro-batch to published tables: the driver's work for each batch.
 
-All statistics of a large cluster at once would take gigabytes. So they are computed in parts: a
-part has some topologies with all their workers, and a file in each ``current`` table. All tables of
-a batch are published in one step, because Spark repeats a batch after a crash with other content.
+All statistics of a large cluster at once would take gigabytes: a part has some topologies with all
+their workers, and a file in each ``current`` table. All tables of a batch are published in one
+step, because Spark repeats a batch after a crash with other content.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ from stormkeeper.pipeline.worker_liveness import KNOWN_SECS, next_rejected, next
 
 log = logging.getLogger(__name__)
 
-#: Reads this part of a table, by name. `since` skips a log's older files, and reads the other files
-#: whole; `schema` chooses columns.
+#: Reads this part of a table, by name. `since` skips a log's older files, not rows; `schema`
+#: chooses columns.
 ReadPrevious = Callable[..., pa.Table | None]
 
-#: Computes a query's next tables (of a log, the new rows only) from the previous tables, the batch,
-#: and the earliest and latest time at which the batch was read, in seconds since the epoch.
+#: Computes a query's next tables (of a log, the new rows) from the previous tables, the batch, and
+#: the first and last time of the batch's read, in seconds since the epoch.
 ComputeTables = Callable[[ReadPrevious, Batch, tuple[float, float]], Made]
 
-#: Called when a batch was published, with the tables `_REPORTED` of the batch.
+#: Called with the published tables `_REPORTED` of a batch.
 OnPublished = Callable[[Mapping[str, Rows]], None]
 
 #: Returns the known ``topology.worker.timeout.secs`` by topology id.
 ReadTimeouts = Callable[[], Mapping[str, float]]
 
-#: Brings a table of the batch before, by name, to the present clock.
+#: Moves times in a previous table, by name, to the present clock.
 ToPresentClock = Callable[[str, pa.Table | None], pa.Table | None]
 
 _REPORTED: Final = (tables.SERVERS, tables.WORKER_LIVENESS)
 
-#: The configuration key for the number of parts, and about how many workers a part has by default.
+#: The configuration key for the number of parts, and the default workers per part.
 PARTS_KEY: Final = "pipeline.statistics.parts"
 WORKERS_OF_PART: Final = 8192
 
@@ -74,14 +74,14 @@ _TOO_MANY: Final = 4 * WORKERS_OF_PART
 #: readings.
 _SMALL_SECS: Final = 2.0
 
-#: Columns that are compared with times of new pulses.
+#: Columns compared with the times of new pulses.
 _HEARD: Final = {
     tables.WORKER_LIVENESS: ("last_seen", "moved_at"),
     tables.WORKER_REPORTS: ("received_at",),
     tables.EXECUTOR_COUNTERS: ("at",),
 }
 
-#: Tables whose times are on the driver's clock; other tables have the readers' times.
+#: Tables with times on the driver's clock; other tables have the readers' times.
 _BY_OUR_CLOCK: Final = frozenset({tables.WORKER_LIVENESS, tables.WORKER_REPORTS})
 
 
@@ -102,7 +102,6 @@ class TableUpdater:
         self._clock = Clock()
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Publish the tables of a micro-batch, unless published already."""
         origin = batch_origin(batch, number)
         if self._tables.has(origin):
             return
@@ -111,7 +110,7 @@ class TableUpdater:
 
         def computed() -> Iterator[Made]:
             read = read_parts(batch, self._parts)
-            # Nothing here refers to a part's rows, so that they are freed once they are written.
+            # Nothing here refers to a part's rows: they are freed once written.
             for part in [Part(one, self._parts) for one in range(self._parts)]:
                 before = _previous_reader(self._tables, part, on_time)
                 yield self._computed(before, next(read), began, reported)
@@ -132,7 +131,7 @@ class TableUpdater:
 
 
 def batch_origin(batch: DataFrame, number: int) -> Origin:
-    """Return the identity of a micro-batch, within the function of ``foreachBatch``."""
+    """Return the identity of a micro-batch; call within ``foreachBatch``."""
     context = batch.sparkSession.sparkContext
     return Origin(str(context.getLocalProperty("sql.streaming.queryId")), number)
 
@@ -143,8 +142,6 @@ def liveness_tables(
     reports: Callable[[], pa.Table | None] = lambda: None,
     timeouts: ReadTimeouts = dict,
 ) -> ComputeTables:
-    """Return the function that computes the liveness query's tables, from rows without values."""
-
     def compute(before: ReadPrevious, batch: Batch, between: tuple[float, float]) -> Made:
         previous = before(tables.WORKER_LIVENESS)
         now_known = replace(limits, timeouts=timeouts())
@@ -165,7 +162,6 @@ def liveness_tables(
 def statistics_tables(
     limits: LivenessLimits, period_secs: float, named: AddNames = lambda pulses: pulses
 ) -> ComputeTables:
-    """Return the function that computes the statistics query's tables, from decoded rows."""
     growth = _GrowthWarning()
 
     def compute(before: ReadPrevious, batch: Batch, between: tuple[float, float]) -> Made:
@@ -191,7 +187,7 @@ def statistics_tables(
 
 
 def _executor_stats(pulses: Pulses, update: StatisticsUpdate) -> Made:
-    """Yield the rows of ``executor_stats`` and add them to `update`: pulses are unpacked once."""
+    """Yield rows of ``executor_stats``, and add to `update`: pulses are unpacked once."""
     for piece in itertools.chain.from_iterable(map(cut_pulses, pulses)):
         split = split_pulses(piece)
         # The store lays out and writes these rows in a thread, beside the rest of the work.
@@ -200,7 +196,7 @@ def _executor_stats(pulses: Pulses, update: StatisticsUpdate) -> Made:
 
 
 class _GrowthWarning:
-    """Warns once that the cluster has outgrown the number of parts, fixed at the start."""
+    """Warns once if the cluster has outgrown the number of parts, fixed at the start."""
 
     def __init__(self) -> None:
         self._is_logged = False
@@ -216,7 +212,7 @@ class _GrowthWarning:
 
 
 def _previous_reader(store: TableStore, part: Part, on_time: ToPresentClock) -> ReadPrevious:
-    """Return the reader of a part of a query's tables, with times on the present clock."""
+    """Read a part of a query's tables, with times on the present clock."""
 
     def read(
         name: str, since: datetime | None = None, schema: pa.Schema | None = None
@@ -244,10 +240,10 @@ def _part_of(written: Sequence[Callable[[], pa.Table]], part: Part) -> pa.Table:
 
 
 class Clock:
-    """Brings times in the tables before to a clock that was set in between.
+    """Moves times in previous tables to a clock that was set in between.
 
-    Otherwise silent workers would age by that step, and die of it; new pulses would look like a
-    restart, or like the future.
+    Otherwise silent workers would age by that step, and die; new pulses would look like a restart,
+    or like the future.
     """
 
     def __init__(
@@ -260,10 +256,7 @@ class Clock:
         self._ahead: float | None = None
 
     def look(self) -> ToPresentClock:
-        """Return the function that brings the tables of the batch before to the present clock.
-
-        No pulse was heard later than now, even if the clock was set back before the start.
-        """
+        """Compare the clocks; times by the driver's clock that are later than now become now."""
         now = self._wall()
         before, self._ahead = self._ahead, now - self._steady()
         set_secs = 0.0 if before is None else self._ahead - before

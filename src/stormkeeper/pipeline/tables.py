@@ -1,9 +1,9 @@
-"""Names and folders of the pipeline's tables, and the checkpoints beside these.
+"""Names and folders of the pipeline's tables and checkpoints.
 
-A checkpoint says what was read, the tables hold the results. Pulses that were read before a loss of
-tables would never be in them: so the newest batch of both must match. Without a checkpoint, or with
-a file that a power failure has truncated (Spark does not sync), the Pacemakers are read from their
-beginning.
+A checkpoint says what was read, the tables hold the results: the newest batch of both must match,
+or pulses that were read before a loss of tables would never be in them. Without a checkpoint, or
+with a file that a power failure has truncated (Spark does not sync), the Pacemakers are read from
+their beginning.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stormkeeper.errors import ConfigError, TableError
 from stormkeeper.history import manifest
 from stormkeeper.history.manifest import Origin
 
-#: The queries, and the names of their folders.
+#: The queries, and their folders.
 LIVENESS: Final = "liveness"
 STATISTICS: Final = "statistics"
 
@@ -49,12 +49,12 @@ EXECUTOR_COUNTERS: Final = "executor_counters"
 ROLLUP_OPEN: Final = "rollup_open"
 ROLLUP_PARTS: Final = "rollup_parts"
 
-#: The folder of Nimbus's answers about topologies, and its tables.
+#: The folder of Nimbus's answers, and its tables.
 NAMING: Final = "names"
 COMPONENTS: Final = "components"
 TOPOLOGIES: Final = "topologies"
 
-#: The readers' tables of the queries and the analyses, by folder.
+#: Tables for readers, by folder.
 NAMES: Final = {
     LIVENESS: (WORKER_LIVENESS, WORKER_EVENTS, SERVERS),
     STATISTICS: (
@@ -67,26 +67,25 @@ NAMES: Final = {
 
 log = logging.getLogger(__name__)
 
-#: The default checkpoint's folder, below the tables, so that both are moved together.
+#: Below the tables, so that both are moved together.
 WITHIN_TABLES: Final = ".checkpoint"
 
-#: The number of newest batches whose files Spark reads first.
+#: Spark reads the files of so many newest batches first.
 _READ_FIRST: Final = 2
 
 
 def tables_folder(conf: Conf) -> Path:
-    """Return the folder of ``pipeline.tables.dir``; raise `ConfigError` for a URL."""
+    """Return the folder; raise `ConfigError` for a URL."""
     given = _given(conf, "pipeline.tables.dir")
     return given or folder("storm.local.dir", conf["storm.local.dir"]) / "tables"
 
 
 def checkpoints_folder(conf: Conf) -> Path | None:
-    """Return the folder of ``pipeline.checkpoint.dir``, if set; raise `ConfigError` for a URL."""
+    """Return the folder; raise `ConfigError` for a URL."""
     return _given(conf, "pipeline.checkpoint.dir")
 
 
 def query_folders(conf: Conf, query: str) -> tuple[Path, Path]:
-    """Return the folders of a query's tables and checkpoint."""
     tables, checkpoints = tables_folder(conf) / query, checkpoints_folder(conf)
     return tables, default_checkpoint(tables) if checkpoints is None else checkpoints / query
 
@@ -103,14 +102,13 @@ def _given(conf: Conf, key: str) -> Path | None:
 
 
 def default_checkpoint(directory: Path) -> Path:
-    """Return the folder of the checkpoint below a folder of tables."""
     return directory / WITHIN_TABLES
 
 
 def prepare_checkpoint(checkpoint: Path, directory: Path) -> None:
     """Let the next query continue from the checkpoint, or remove a checkpoint that does not match.
 
-    A configured one may be someone else's: it is not removed, but refused with `TableError`.
+    A configured checkpoint may be another pipeline's: `TableError` is raised instead.
     """
     try:
         torn = _torn(checkpoint)
@@ -139,9 +137,9 @@ def prepare_checkpoint(checkpoint: Path, directory: Path) -> None:
 
 
 def check_first_batch(batch: Origin, directory: Path) -> None:
-    """Check that a process's first micro-batch follows the newest batch of the tables.
+    """Raise `TableError` unless a process's first micro-batch follows the newest of the tables.
 
-    Works without access to the checkpoint's folder. Raises `TableError`.
+    Needs no access to the checkpoint's folder.
     """
     if batch.batch == 0:
         return
@@ -170,7 +168,7 @@ def _belongs(checkpoint: Path, directory: Path) -> bool:
 
 
 def _torn(checkpoint: Path) -> str | None:
-    """Return the truncated file among the files that Spark reads first, if any."""
+    """Return a message about a truncated file among the files that Spark reads first, if any."""
     for name in ("offsets", "commits"):
         batches = [path for path in (checkpoint / name).glob("*") if path.name.isdecimal()]
         for path in sorted(batches, key=lambda path: int(path.name))[-_READ_FIRST:]:
@@ -183,7 +181,7 @@ def _torn(checkpoint: Path) -> str | None:
 def _is_remains(checkpoint: Path) -> bool:
     """Return whether the checkpoint has batches of an unnamed query, which Spark refuses.
 
-    This happens if the folder was moved away under a pipeline: Spark creates it again.
+    Spark leaves such if the folder is moved away under a pipeline.
     """
     begun = any(path.name.isdecimal() for path in (checkpoint / "offsets").glob("*"))
     return begun and not (checkpoint / "metadata").exists()

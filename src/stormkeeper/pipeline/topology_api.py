@@ -1,6 +1,6 @@
 """The pipeline as a topology: functions for the spouts and sinks.
 
-A worker calls them again when its topology is activated again, so stores and threads belong to the
+A worker calls these again when its topology is activated again: stores and threads belong to the
 process.
 """
 
@@ -31,11 +31,11 @@ from stormkeeper.pipeline.tables import ALERTS, LIVENESS, NAMING, STATISTICS
 _process: Final = contextlib.ExitStack()
 atexit.register(_process.close)
 
-#: By folder: the stores of this process, and the Nimbus poller beside them.
+#: By folder.
 _stores: Final[dict[Path, TableStore]] = {}
 _pollers: Final[dict[Path, NimbusPoller]] = {}
 
-#: The alert folders for which this process runs the analyses.
+#: Alert folders that this process analyses.
 _analysed: Final[set[Path]] = set()
 
 
@@ -48,7 +48,7 @@ def ages(spark: SparkSession, conf: Conf) -> DataFrame:
 
 
 def pulses(spark: SparkSession, conf: Conf) -> DataFrame:
-    """Return the stream of heartbeats: a spout for `statistics`, configured as `ages`."""
+    """Return the stream of heartbeats: a spout for `statistics`."""
     return queries.read_stream(spark, _choose_parts(conf), _servers(conf), STATISTICS)
 
 
@@ -85,7 +85,7 @@ def _sink(rows: DataFrame, conf: Conf, query: str) -> DataStreamWriter:
 
 
 def _checked(update: TableUpdater, place: Path) -> Callable[[DataFrame, int], None]:
-    """Return `update`, with a check before the first batch that the tables match the checkpoint."""
+    """Check before the first batch that the tables match the checkpoint."""
     checked = False
 
     def update_checked(batch: DataFrame, number: int) -> None:
@@ -117,7 +117,6 @@ def _own_store(conf: Conf, query: str) -> TableStore:
 
 
 def _poller(conf: Conf, status: StatusTracker) -> NimbusPoller:
-    """Return the Nimbus poller of the process that reads pulses."""
     place = tables.tables_folder(conf) / NAMING
     if place not in _pollers:
         _process.enter_context(sole_writer(place))

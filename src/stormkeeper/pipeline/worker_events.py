@@ -1,7 +1,7 @@
 """The table ``worker_events``: events that follow from two liveness tables.
 
-Events are dated by receipt: a worker is late from its newest pulse's receipt plus the limit. Only a
-worker's newest pulse is known, which dates its start, move or return.
+Events are dated by receipt: a worker is late from its newest pulse's receipt plus the limit. The
+newest pulse, as no other is known, dates a start, move or return.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def next_events(
 ) -> pa.Table:
     """Return the events of a batch; none before the first liveness table.
 
-    `recent` reads the table's rows of the last `FLAP_SECS`.
+    `recent` reads the rows of the last `FLAP_SECS`.
     """
     if before is None:
         return WORKER_EVENTS.empty_table()
@@ -129,7 +129,7 @@ def _of_change(before: _Worker, after: _Worker, limits: LivenessLimits) -> Itera
     if before.status == after.status:
         return
     if after.status == Status.ALIVE:
-        # Only the newest of the pulses since the batch before is known.
+        # Only the newest pulse since the batch before is known.
         most_secs = max(0.0, after.last_seen - before.last_seen)
         why = f"a pulse came after at most {most_secs:.1f} s of silence"
         yield _Event(after.last_seen, after, "back", why)

@@ -1,8 +1,8 @@
 """The workers after a batch: ``worker_liveness``, ``worker_reports`` and ``rejected``.
 
 Both queries judge workers by the same rules: liveness from the ages of pulses, reports from decoded
-pulses. The driver merges the batch into the table of the batch before: a join in Spark takes four
-times as long, for a hundred workers as for ten thousand.
+pulses. The driver merges the batch into the previous table: a join in Spark takes four times as
+long.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ STARTS: Final = pa.schema(
     [WORKER_LIVENESS.field(name) for name in (*WorkerId._fields, "started_at")]
 )
 
-#: The key in the table's metadata under which forgotten workers are kept, and their columns.
+#: The key in the table's metadata for forgotten workers, and their columns.
 _FORGOTTEN: Final = b"stormkeeper.forgotten"
 _REMEMBERED: Final = ("server", "last_seen", "status", "time_secs")
 
-#: A topology's id: its name, a sequence number and the time of its submission.
+#: A topology's id: name, sequence number and time of submission.
 _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 #: Columns of `WORKER_REPORTS`, by their names in `liveness_columns.WORKERS`.
@@ -58,7 +58,7 @@ _OF_WORKER: Final = {
     if name in WORKER_REPORTS.names or name == "last_seen"
 }
 
-#: Rows that a batch adds at most: a broken release of workers must not fill the disk.
+#: Limit of the rows of a batch: a broken release of workers must not fill the disk.
 AT_ONCE: Final = 1000
 
 #: Seconds for which a rejected pulse is recognised when read again, as by a repeated batch. A Java
@@ -88,7 +88,7 @@ ReadLastPulses = Callable[[pa.Table, Collection[str]], LastPulseFacts]
 
 
 def no_last_pulses(_silent: pa.Table, _servers: Collection[str]) -> LastPulseFacts:
-    """Stand for `ReadLastPulses` where a batch has the pulses' values."""
+    """For a batch with the pulses' values."""
     return LastPulseFacts()
 
 
@@ -109,7 +109,7 @@ def judge_workers(
     *,
     read_last_pulses: ReadLastPulses = no_last_pulses,
 ) -> JudgedWorkers:
-    """Return the known workers after a batch; arguments are as for `next_liveness`."""
+    """Arguments are as for `next_liveness`."""
     servers = _of_kind(batch, rows.SERVER)
     pulses = _of_kind(batch, rows.PULSE)
     read_at = [at for at in rows.seconds(servers["read_at"]) if at is not None]
@@ -125,7 +125,7 @@ def judge_workers(
 def _apply_last_pulses(
     result: Step, servers: Mapping[str, ServerHorizon], read_last_pulses: ReadLastPulses
 ) -> Step:
-    """Apply the last pulses of silent workers: a completed worker is not dead."""
+    """Completed workers are not dead; death of unread workers is unproven."""
     status = result.rows["status"]
     is_silent = pc.invert(pc.is_in(status, pa.array([Status.ALIVE, Status.COMPLETED], pa.string())))
     if not pc.any(is_silent).as_py():
@@ -163,8 +163,8 @@ def next_liveness(
 ) -> pa.Table:
     """Return the next liveness table.
 
-    Without values in the decoded `batch`, `read_last_pulses` is needed. `between` is the earliest
-    and latest time of the reading on the driver's clock, in seconds since the epoch; without it,
+    Without values in the decoded `batch`, `read_last_pulses` is needed. `between` is the first and
+    last time of the read on the driver's clock, in seconds since the epoch; without `between`,
     every server counts as read at the newest ``read_at``. `reports` have the workers' start times.
     """
     known = WORKER_LIVENESS.empty_table() if previous is None else previous
@@ -230,7 +230,7 @@ def _of_kind(batch: pa.Table, kind: str) -> pa.Table:
 def _servers(servers: pa.Table, earliest: float, now: float) -> dict[str, ServerHorizon]:
     found = {}
     for name, health, read_at in columns_of(servers, "server", "health", "read_at"):
-        # A pulse and its server's row are read with the same clock. If that clock is wrong, the
+        # A pulse and the server's row are read with the same clock. If that clock is wrong, the
         # server still was read in this batch.
         ahead_secs = 0.0 if earliest <= read_at <= now else read_at - now
         found[name] = ServerHorizon(bool(health["reachable"]), health["horizon_secs"], ahead_secs)
@@ -247,7 +247,7 @@ def _known_workers(table: pa.Table) -> pa.Table:
 
 
 def forgotten(table: pa.Table) -> Iterator[WorkerLiveness]:
-    """Return the workers without a row that a later pulse may bring back, as noted before."""
+    """Read a note of workers without a row, which a later pulse may bring back."""
     for worker, *rest in json.loads((table.schema.metadata or {}).get(_FORGOTTEN, b"[]")):
         known: dict[str, Any] = dict.fromkeys(WorkerLiveness._fields)
         known |= zip(_REMEMBERED, rest, strict=True)
@@ -258,13 +258,13 @@ def forgotten(table: pa.Table) -> Iterator[WorkerLiveness]:
 def merge_forgotten(
     notes: Iterable[Mapping[bytes, bytes]], has: Callable[[str], bool]
 ) -> dict[bytes, bytes]:
-    """Merge the notes of several tables on forgotten workers, of some topologies only."""
+    """Merge the notes of several tables on forgotten workers, of topologies that `has` accepts."""
     noted = [one for each in notes for one in json.loads(each.get(_FORGOTTEN, b"[]"))]
     return {_FORGOTTEN: json.dumps([one for one in noted if has(one[0][0])]).encode()}
 
 
 def move_forgotten(table: pa.Table, secs: float) -> Mapping[bytes, bytes] | None:
-    """Return a table's metadata, with the times of forgotten workers moved by `secs` seconds."""
+    """Return a table's metadata, with the times of forgotten workers moved by `secs`."""
     noted: Mapping[bytes, bytes] | None = table.schema.metadata
     if noted is None or _FORGOTTEN not in noted:
         return noted
@@ -273,7 +273,7 @@ def move_forgotten(table: pa.Table, secs: float) -> Mapping[bytes, bytes] | None
 
 
 def schema_with_forgotten(schema: pa.Schema, result: Step) -> pa.Schema:
-    """Return a table's schema with a note of the workers without a row."""
+    """Add a note of the workers without a row."""
     return schema.with_metadata({_FORGOTTEN: _note(result.forgotten)})
 
 
@@ -341,7 +341,6 @@ def next_reports(
 
 
 def _reported_workers(reports: pa.Table) -> pa.Table:
-    """Return reports as `liveness_columns.WORKERS`."""
     count = reports.num_rows
     columns = {name: pa.nulls(count, WORKERS.field(name).type) for name in WORKERS.names}
     columns |= {of_worker: reports[name] for of_worker, name in _OF_WORKER.items()}
@@ -352,7 +351,7 @@ def _reported_workers(reports: pa.Table) -> pa.Table:
 
 
 def _since(was: pa.Table, now: pa.Table, period_secs: float) -> tuple[Any, Any]:
-    """Return estimates of the pulses skipped between two readings, and workers' start times."""
+    """Estimate the pulses skipped between two readings, and workers' start times."""
     uptime, last_seen = now["uptime_secs"].cast(pa.float64()), now["last_seen"]
     passed = pc.subtract(last_seen, rows.to_seconds(was["received_at"]))
     least = pc.max_element_wise(
@@ -372,7 +371,6 @@ def _since(was: pa.Table, now: pa.Table, period_secs: float) -> tuple[Any, Any]:
 
 
 def next_rejected(recent: Callable[[], pa.Table | None], batch: pa.Table) -> pa.Table:
-    """Return the rows that a batch adds to the log of rejected pulses."""
     is_stray = pc.is_null(batch["storm_id"])
     refused = pc.or_(is_stray, pc.is_valid(batch["error"]))
     refused = batch.filter(pc.and_(pc.equal(batch["kind"], rows.PULSE), refused))

@@ -1,7 +1,7 @@
-"""Analyses of the pipeline's tables: ``df -> df`` functions which find a cluster's troubles.
+"""Analyses of the pipeline's tables: ``df -> df`` functions that find a cluster's troubles.
 
 With `now`, an analysis judges that moment: at most one row per subject, from the newest full
-bucket. Without it, every moment in the table is judged. Rows later than `now` are ignored.
+bucket. Without `now`, every moment in the table is judged. Rows later than `now` are ignored.
 """
 
 from stormkeeper.pipeline.analyses.trends import growing_heartbeats, saturating_components

@@ -40,10 +40,10 @@ CLEAR_SECS: Final[Mapping[str, float]] = {
 DEFAULT_CLEAR_SECS: Final = 1800
 
 
-#: Seconds for which an ended alert stays among the present ones.
+#: Seconds for which an ended alert stays among the alerts.
 ENDED_SECS: Final = 86_400.0
 
-#: Workers late together are judged at each trigger; the alert ends after this many without.
+#: Late workers are judged at each trigger; the alert ends after this many without a finding.
 _TRIGGERS: Final = 12
 
 #: Rarely run analyses: an alert ends after this many intervals at the earliest.
@@ -51,17 +51,16 @@ _LOOKS: Final = 1.5
 
 
 def instant(moment: datetime) -> Column:
-    """Return a moment as a column, whatever the session's time zone."""
+    """Return a moment as a column, in any time zone of the session."""
     return F.timestamp_micros(F.lit(round(moment.timestamp() * 1e6)))
 
 
 def after(at: Column, secs: float) -> Column:
-    """Return the time `secs` seconds after `at`."""
     return F.timestamp_micros(F.unix_micros(at) + F.lit(round(secs * 1e6)))
 
 
 def until_now(table: DataFrame, at: Column, now: datetime | None, *, past_secs: float) -> DataFrame:
-    """Return the rows with a time; with `now`, only those of the last `past_secs` before `now`."""
+    """Keep rows with a time; with `now`, only of the last `past_secs` before `now`."""
     table = table.where(at.isNotNull())
     if now is None:
         return table
@@ -77,10 +76,7 @@ def newest(
     fresh_secs: float,
     count: int = 1,
 ) -> DataFrame:
-    """Return each subject's newest `count` rows, less than `fresh_secs` old.
-
-    Without `now`, all rows are returned.
-    """
+    """Return each subject's newest `count` rows, less than `fresh_secs` old; without `now`, all."""
     if now is None:
         return rows
     latest = Window.partitionBy(*by).orderBy(F.unix_micros(at).desc())
@@ -90,7 +86,7 @@ def newest(
 
 
 def findings(found: DataFrame, rule: str, subject_kind: str, subject: Column) -> DataFrame:
-    """Return an analysis's findings as rows of `ALERTS`; `subject` is text."""
+    """Return findings as rows of `ALERTS`; `subject` is text."""
     columns = {
         "id": F.concat_ws("/", F.lit(rule), subject),
         "rule": F.lit(rule),
@@ -119,7 +115,7 @@ def merge(
 
     An alert that is found again keeps its ``since``. Without a finding it stays open for its rule's
     `clear_secs`; then its ``until`` is when it was last seen. Each end is in exactly one result. Of
-    the rows in `found`, the newest of each id counts. Times later than `now` become `now`.
+    `found`, the newest row of each id counts. Times later than `now` become `now`.
     """
     moment = instant(now)
     names = [field.name for field in ALERTS.fields]
@@ -148,7 +144,6 @@ def _newest(alerts: DataFrame, names: list[str]) -> DataFrame:
 
 
 def alert_tables(conf: Conf) -> list[TableSpec]:
-    """Return the specifications of the tables in the folder of alerts."""
     kept = Retention(hours=conf["pipeline.retention.alerts.hours"])
     return [
         TableSpec(tables.ALERTS, ALERT_ROWS, "current"),
@@ -159,7 +154,6 @@ def alert_tables(conf: Conf) -> list[TableSpec]:
 
 
 def clear_times(conf: Conf) -> dict[str, float]:
-    """Return the seconds without a finding after which each rule's alerts end."""
     least = _LOOKS * conf["pipeline.analyses.secs"]
     together = _TRIGGERS * conf["pipeline.trigger.secs"]
     found = {**CLEAR_SECS, "node_late": together, "pacemaker_late": together}
@@ -200,7 +194,7 @@ def next_alerts(
 
 
 def without_killed(alerts_: pa.Table, killed: Mapping[str, datetime]) -> tuple[pa.Table, pa.Table]:
-    """Return the alerts without those of killed topologies, and the latter, ended."""
+    """Split off the open alerts of killed topologies, ended."""
     is_killed = pc.is_in(alerts_["storm_id"], pa.array([*killed], pa.string()))
     is_over = pc.and_(is_killed, pc.is_null(alerts_["until"]))
     ended = [
@@ -211,7 +205,6 @@ def without_killed(alerts_: pa.Table, killed: Mapping[str, datetime]) -> tuple[p
 
 
 def alert_changes(before: pa.Table, after: pa.Table, now: datetime) -> pa.Table:
-    """Return the rows that a round adds to the history."""
     earlier = {row["id"]: row for row in before.to_pylist() if row["until"] is None}
     ended = {(row["id"], row["since"]) for row in before.to_pylist() if row["until"] is not None}
     rows = []
@@ -229,5 +222,4 @@ def alert_changes(before: pa.Table, after: pa.Table, now: datetime) -> pa.Table:
 
 
 def as_alert_rows(found: pa.Table) -> pa.Table:
-    """Return Spark's result as `ALERT_ROWS`."""
     return found.select(ALERT_ROWS.names).cast(ALERT_ROWS)

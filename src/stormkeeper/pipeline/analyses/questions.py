@@ -1,7 +1,7 @@
 """The schedule of the analyses, and the rows on which each analysis runs.
 
 Spark takes a third of a second to plan any question, and 100 MB for the rows of 72,000 workers. So
-Arrow drops the rows that cannot lead to a finding, and counts workers that are alike; without rows
+Arrow drops rows that cannot lead to a finding, and counts workers that are alike; without rows
 Spark is not asked.
 """
 
@@ -29,15 +29,15 @@ from stormkeeper.pipeline.table_columns import ALERT_ROWS
 _MINUTE: Final = 60.0
 _TEN_MINUTES: Final = 600.0
 
-#: This many ten minutes tell which counter the newest buckets and their past have.
+#: Ten-minute buckets that tell which counter the newest buckets and the past have.
 _LATELY: Final = 2 * (workload.RECENT + workload.PAST) + 6
 
-#: Heartbeats whose largest is at most this many times their least show no trend that is found: half
-#: of the pairs of n buckets have at least the trend's slope, and no more than n pairs are a given
-#: number of buckets apart, so for 24 of 36 buckets the growth is at most 1.23, less than 1.25.
+#: Up to this ratio of largest to least heartbeat, no trend is found: half of the pairs of n buckets
+#: have at least the trend's slope, and no more than n pairs are a given number of buckets apart, so
+#: for 24 of 36 buckets the growth is at most 1.23, less than 1.25.
 _ALIKE: Final = 1.03
 
-#: Throughput whose least bucket is more than this part of its largest is not unusual.
+#: Throughput is not unusual if the least bucket is more than this part of the largest.
 _STEADY: Final = max(workload.FALLEN, 1 / workload.RISEN)
 
 #: Reads the rows of a table in pieces; can be called again.
@@ -49,13 +49,13 @@ _INTERVALS: Final = 5
 
 _LEAST_SECS: Final = 60.0
 
-#: Rows that Spark gets at once, about: with more its heap grows, and stays large.
+#: Rows at once for Spark: with more, the heap grows and stays large.
 _ROWS_AT_ONCE: Final = 25_000
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An analysis, and the columns and rows of a table on which it runs.
+    """An analysis, and the columns and rows of the table that are analysed.
 
     `narrowed` returns the rows that can lead to a finding. The analysis reads back `past_secs`
     (None: a ``current`` table), and runs again for newer rows, or after `every_secs`.
@@ -71,7 +71,6 @@ class Question:
     every_secs: float = 0.0
 
     def rows(self, found: Tables, now: datetime) -> pa.Table:
-        """Return the rows for the analysis; without rows there is no finding."""
         since = until = None
         if self.past_secs is not None:
             since = now - timedelta(seconds=self.past_secs)
@@ -80,7 +79,6 @@ class Question:
 
 
 def chosen_questions(conf: Conf) -> list[Question]:
-    """Return the questions that ``pipeline.analyses`` names."""
     rules = set(conf["pipeline.analyses"])
     return [question for question in _questions(conf) if question.rule in rules]
 
@@ -212,7 +210,7 @@ def _sums_of_unsteady_topologies(pieces: Pieces) -> pa.Table:
 
 
 def _unsteady(rows: pa.Table) -> pa.Table:
-    """Return topologies whose throughput, the first counter with counts, may have changed much."""
+    """Return topologies with perhaps unusual throughput, by the first counter with counts."""
     is_spout, is_bolt = (pc.equal(rows["kind"], kind) for kind in ("spout", "bolt"))
     counted = [("bucket", "count_distinct")]
     for name in ("acked", "emitted", "executed"):
@@ -242,7 +240,7 @@ def _largest_of_growing_topologies(pieces: Pieces) -> pa.Table:
 
 
 def _grouped(pieces: Iterator[pa.Table], keys: list[str], how: dict[str, str]) -> pa.Table:
-    """Group the rows of each piece, and then the groups of all pieces."""
+    """Group each piece, and then all groups."""
 
     def grouped(rows: pa.Table) -> pa.Table:
         found = rows.group_by(keys).aggregate(list(how.items()))
@@ -252,7 +250,6 @@ def _grouped(pieces: Iterator[pa.Table], keys: list[str], how: dict[str, str]) -
 
 
 def _of_frequent(rows: pa.Table, keys: list[str], least: int) -> pa.Table:
-    """Return the rows whose keys occur at least `least` times."""
     counted = rows.group_by(keys).aggregate([([], "count_all")])
     return _of(rows, counted.filter(pc.greater_equal(counted["count_all"], least)), keys)
 
@@ -272,7 +269,7 @@ class Asked:
 def due(
     question: Question, found: Tables | None, before: Asked | None, now: datetime
 ) -> Asked | None:
-    """Return the note of a question that is due, else None; `found` are its query's tables."""
+    """Return the note of a question that is due, else None; `found` are the query's tables."""
     if found is None or question.table not in found.manifest.tables:
         return None
     if question.past_secs is None:
@@ -290,7 +287,7 @@ def due(
 
 
 def ask(session: SparkSession, question: Question, found: Tables, now: datetime) -> pa.Table:
-    """Return the findings of an analysis, as `ALERT_ROWS`."""
+    """Return findings as `ALERT_ROWS`."""
     rows = question.rows(found, now)
     if not rows.num_rows:
         return ALERT_ROWS.empty_table()
@@ -337,7 +334,7 @@ class Rounds:
         self.failures: dict[str, Exception] = {}
 
     def next(self, previous: pa.Table, now: datetime, killed: Mapping[str, datetime]) -> pa.Table:
-        """Return the alerts that follow; those of `killed` topologies, by id, end at that time."""
+        """Return the alerts that follow; alerts of `killed` topologies, by id, end at that time."""
         answers = dict(self._answers(now))
         found = {rule: rows for rule, rows in answers.items() if isinstance(rows, pa.Table)}
         self.failures = {

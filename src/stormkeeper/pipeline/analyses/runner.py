@@ -1,4 +1,4 @@
-"""A thread that runs the analyses beside the queries, and publishes their alerts."""
+"""A thread that runs the analyses beside the queries, and publishes the alerts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _JOB_SECS: Final = 60.0
 
 _END_SECS: Final = 2.0
 
-#: Seconds for Nimbus's list of topologies, and the longest list, in bytes.
+#: Limits of Nimbus's list of topologies, in seconds and bytes.
 _LIST_SECS: Final = 5.0
 _LONGEST_LIST: Final = 64 * 1024 * 1024
 
@@ -57,10 +57,7 @@ _JOBS: Final = "storm-pipeline-analyses"
 
 
 class AnalysisRunner:
-    """Runs the analyses in a thread; failures and slowness do not reach the queries.
-
-    `listed` returns Nimbus's lists; by default Nimbus is asked.
-    """
+    """Runs the analyses in a thread; failures and slowness do not reach the queries."""
 
     def __init__(
         self,
@@ -80,10 +77,7 @@ class AnalysisRunner:
         self._thread: threading.Thread | None = None
 
     def start(self, session: SparkSession) -> None:
-        """Start the thread, unless ``pipeline.analyses.secs`` is 0.
-
-        The first round comes after one interval: the queries have precedence.
-        """
+        """Start the thread, if configured; the first round begins an interval later."""
         if self._secs:
             self._session = session
             self._thread = threading.Thread(
@@ -97,7 +91,6 @@ class AnalysisRunner:
         self._give_up()
 
     def stop(self) -> None:
-        """Stop, and wait briefly for the end."""
         self.ask_to_stop()
         if self._thread is not None:
             self._thread.join(_END_SECS)
@@ -219,10 +212,7 @@ class AnalysisRunner:
 
 
 def listed_by_nimbus(conf: Conf) -> Listed:
-    """Return the topologies and supervisors that the leading Nimbus lists.
-
-    Raises `StormkeeperError` or `AuthorizationException` if Nimbus is not reached, or refuses.
-    """
+    """Ask the leading Nimbus; raise `StormkeeperError` or `AuthorizationException` on failure."""
     with LeaderClient(
         conf["nimbus.seeds"],
         conf["nimbus.thrift.port"],
@@ -238,7 +228,7 @@ def listed_by_nimbus(conf: Conf) -> Listed:
 
 
 class Listed(NamedTuple):
-    """Nimbus's lists: the topologies' ids, and each supervisor's host, by supervisor id."""
+    """Nimbus's lists: topology ids, and hosts by supervisor id."""
 
     topologies: Collection[str]
     hosts: Mapping[str, str]
@@ -246,7 +236,7 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The topologies whose workers have pulses, and which of these topologies are silent."""
+    """Topologies' last pulses, the topologies with a worker alive, and the workers' nodes."""
 
     last_seen: Mapping[str, datetime]
     beating: Collection[str]
@@ -254,7 +244,6 @@ class Silence:
 
     @classmethod
     def of(cls, liveness: pa.Table) -> Silence:
-        """Return the silence in a liveness table."""
         latest = liveness.group_by("storm_id").aggregate([("last_seen", "max")])
         beating = liveness.filter(pc.equal(liveness["status"], "alive"))["storm_id"]
         last_seen = zip(
@@ -279,7 +268,7 @@ def next_killed(
 ) -> pa.Table:
     """Return the next table of killed topologies, kept for `kept_secs`, given Nimbus's list.
 
-    A Nimbus that has listed none of them may be another cluster's, and proves nothing.
+    A Nimbus that has listed no known topology may be another cluster's, and proves nothing.
     """
     before = {row["storm_id"]: row for row in known.to_pylist()}
     ids = {*before, *silence.last_seen}
@@ -300,7 +289,6 @@ def next_killed(
 def next_supervisors(
     known: pa.Table, listed: Mapping[str, str], now: datetime, kept_secs: float
 ) -> pa.Table:
-    """Return the next table of supervisors."""
     rows = {row["node"]: row for row in known.to_pylist()}
     for node, host in listed.items():
         rows[node] = {"node": node, "host": host, "listed_at": now}

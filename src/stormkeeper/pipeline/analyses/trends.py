@@ -1,8 +1,8 @@
 """Analyses of trends: heartbeats that keep growing, and bolts that approach saturation.
 
-A series is an array of structs with a time in seconds, ``t``, and a value, ``y``. Its slope is that
-of Theil and Sen, the median of the slopes between all pairs of points: a few outliers do not bend
-it. Its significance is Mann and Kendall's z, in standard deviations of a series without a trend.
+A series is an array of structs with a time in seconds, ``t``, and a value, ``y``. The slope is
+Theil and Sen's, the median of the slopes between all pairs of points, which a few outliers do not
+bend. The significance is Mann and Kendall's z, in standard deviations of a series without a trend.
 
 A heartbeat grows a little after a start, and by a step at a rebalance; growth for hours means ever
 new streams, until no Pacemaker accepts the heartbeat. A daily rhythm of capacity that peaks below
@@ -20,22 +20,22 @@ from pyspark.sql.window import Window
 
 from stormkeeper.pipeline.analyses.alerts import after, findings, newest, until_now
 
-#: Buckets of the trend, the least number, and the last ones, which must grow at least half as fast:
-#: else the growth is over, or was a step.
+#: Buckets of the trend, the least number, and the last, which must grow at least half as fast: else
+#: the growth is over, or was a step.
 GROWTH_BUCKETS: Final = 36
 GROWTH_LEAST: Final = 24
 GROWTH_STILL: Final = 12
 
-#: Least ratio of the heartbeats' sizes at the end and at the beginning of the trend.
+#: Least ratio of the heartbeats' sizes at the trend's end and beginning.
 GROWN: Final = 1.25
 
-#: Least significance of a trend: Mann and Kendall's z.
+#: Least z of a trend.
 GROWTH_SIGNIFICANT: Final = 4.0
 
 #: The default of pacemaker.thrift.message.size.max, in bytes.
 LIMIT_BYTES: Final = 10 * 2**20
 
-#: The alert is critical if the limit is reached within this time, in seconds.
+#: The alert is critical if the limit is reached within this time.
 GROWTH_SOON_SECS: Final = 86_400
 
 
@@ -48,10 +48,10 @@ SATURATION_HORIZON_SECS: Final = 3 * 3600
 #: Consecutive buckets in which saturation must be foreseen.
 CONFIRMED: Final = 3
 
-#: The alert is critical from here on, in seconds.
+#: The alert is critical within this time of saturation.
 SATURATION_SOON_SECS: Final = 1800
 
-#: Least significance of a trend, and least rise of capacity over all buckets.
+#: Least z of a trend, and least rise of capacity over all buckets.
 SATURATION_SIGNIFICANT: Final = 3.0
 
 LEAST_RISE: Final = 0.1
@@ -59,7 +59,7 @@ LEAST_RISE: Final = 0.1
 #: A bolt below this capacity has no trend that would reach 1.0 within the horizon.
 LEAST_CAPACITY: Final = 0.3
 
-#: A bolt is saturated already if the median of its last `LATEST` buckets reaches this.
+#: A bolt is saturated if the median of the last `LATEST` buckets reaches this.
 SATURATED: Final = 0.98
 
 LATEST: Final = 3
@@ -78,11 +78,11 @@ def growing_heartbeats(
     grown: float = GROWN,
     limit_bytes: float = LIMIT_BYTES,
 ) -> DataFrame:
-    """Return topologies whose heartbeats have grown for six hours, and still grow.
+    """Return topologies with heartbeats that have grown for six hours, and still grow.
 
-    ``value`` is the ratio of their size to that at the beginning, ``threshold`` is `grown`. It is
-    critical if they reach `limit_bytes` within a day. `rollup` is ``rollup_10m``, or another with
-    its `bucket_secs`.
+    ``value`` is the ratio of the size to the size at the beginning, ``threshold`` is `grown`.
+    Critical if heartbeats reach `limit_bytes` within a day. `rollup` is ``rollup_10m``, or another
+    with its `bucket_secs`.
     """
     end = after(F.col("bucket"), bucket_secs)
     rows = until_now(rollup, end, now, past_secs=(GROWTH_BUCKETS + 1) * bucket_secs)
@@ -140,10 +140,10 @@ def saturating_components(
     horizon_secs: float = SATURATION_HORIZON_SECS,
     significant: float = SATURATION_SIGNIFICANT,
 ) -> DataFrame:
-    """Return bolts whose capacity is 1.0, or reaches 1.0 within the horizon.
+    """Return bolts with a capacity that is 1.0, or reaches 1.0 within the horizon.
 
-    ``value`` is the time until then in seconds, ``threshold`` the horizon. It is critical from half
-    an hour before. `rollup` is ``rollup_10m``, or another with its `bucket_secs`.
+    ``value`` is the time until then in seconds, ``threshold`` the horizon. Critical from half an
+    hour before. `rollup` is ``rollup_10m``, or another with its `bucket_secs`.
     """
     end = after(F.col("bucket"), bucket_secs)
     rows = until_now(rollup, end, now, past_secs=(SATURATION_BUCKETS + 1) * bucket_secs)
@@ -219,10 +219,7 @@ def saturating_components(
 
 
 def computed(rows: DataFrame, **columns: Column) -> DataFrame:
-    """Return the rows with further columns, each computed once.
-
-    Otherwise Spark repeats a column's expression in each filter and column that uses it.
-    """
+    """Add columns, each computed once: Spark would repeat a plain expression in each use."""
     row = F.struct(*(column.alias(name) for name, column in columns.items()))
     return rows.select("*", F.inline(F.array(row)))
 
@@ -241,7 +238,7 @@ def median(values: Column) -> Column:
 
 
 def slopes(points: Column) -> Column:
-    """Return the slopes between all pairs of points, per second; points are in order of time."""
+    """Return the slopes per second between all pairs of points, which are in order of time."""
 
     def to_later(point: Column, place: Column) -> Column:
         later = F.slice(points, place + 2, F.size(points))
@@ -261,10 +258,9 @@ def significance(slopes_: Column, size: Column) -> Column:
 
 
 def level(points: Column, slope: Column, at: Column) -> Column:
-    """Return the value at time `at` (seconds) of the line with this slope through the points."""
+    """Return the value at `at`, in seconds, of the line with this slope through the points."""
     return median(F.transform(points, lambda point: point["y"] + slope * (at - point["t"])))
 
 
 def latest(points: Column, count: int) -> Column:
-    """Return the last `count` points."""
     return F.slice(points, F.greatest(F.size(points) - count + 1, F.lit(1)), count)

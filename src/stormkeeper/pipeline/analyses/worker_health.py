@@ -25,7 +25,7 @@ SILENCES: Final = 5
 _SUBJECT: Final = ("storm_id", "node", "port")
 
 
-#: How many of a node's or server's workers have to be late, as a number and as a part.
+#: Least late workers of a node or server, as a number and as a part.
 LEAST_LATE: Final = 3
 
 LEAST_SHARE: Final = 0.5
@@ -38,13 +38,13 @@ CHANCE: Final = 1e-4
 
 ALL: Final = 0.9
 
-#: The statuses that are judged; other workers' state is unknown, or they are done.
+#: The statuses that are judged; other workers are unknown or done.
 STATUSES: Final = ("alive", "late", "dead")
 
-#: The column with the number of workers of a row, where rows are counts.
+#: The column with the number of workers, where rows are counts.
 WORKERS: Final = "workers"
 
-#: With `now`, the greatest age of the table, in seconds.
+#: With `now`, the greatest age of the table.
 FRESH_SECS: Final = 60
 
 
@@ -58,8 +58,8 @@ def flapping_workers(
 ) -> DataFrame:
     """Return workers that ended, or fell silent, several times within half an hour.
 
-    ``value`` is how often. Ends are critical; a death and the start after it count once. Silences
-    alone are a warning.
+    ``value`` is how often. Ends are critical, silences alone a warning; a death and the start after
+    it count once.
     """
     rows = until_now(events, F.col("at"), now, past_secs=within_secs)
     rows = rows.where(F.col("event").isin("restarted", "dead", "late"))
@@ -102,11 +102,10 @@ def late_nodes(
     least_share: float = LEAST_SHARE,
     chance: float = CHANCE,
 ) -> DataFrame:
-    """Return nodes whose workers are late or dead together.
+    """Return nodes with many workers late or dead together.
 
-    ``value`` is their part of the node's workers, critical from nine tenths on. A row of `liveness`
-    stands for the number of workers in its column `WORKERS`, or for one. `chance` is the
-    probability below which chance is no explanation.
+    ``value`` is the part of the node's workers, critical from nine tenths on. A row of `liveness`
+    stands for the number of workers in its column `WORKERS`, or for one.
     """
     limits = {"least_share": least_share, "chance": chance}
     return _late(liveness, "node", now, least_late=least_late, **limits)
@@ -120,7 +119,7 @@ def late_pacemakers(
     least_share: float = LEAST_SHARE,
     chance: float = CHANCE,
 ) -> DataFrame:
-    """Return Pacemakers whose pulses are late together: as `late_nodes`, by server."""
+    """Return Pacemakers with pulses late together: as `late_nodes`, by server."""
     limits = {"least_share": least_share, "chance": chance}
     return _late(liveness, "server", now, least_late=least_late, **limits)
 

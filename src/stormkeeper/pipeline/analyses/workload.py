@@ -2,12 +2,11 @@
 
 Of n executors with equal work the busiest, about ``sqrt(2 ln n)`` standard deviations above the
 mean, has more than 1/n for two harmless reasons. Counts scatter, as Storm counts every twentieth
-tuple (``topology.stats.sample.rate``) as 20; and where tuples go by key, executors have different
-keys.
+tuple (``topology.stats.sample.rate``) as 20; and where tuples go by key, keys differ.
 
-Throughput is compared with the median of the last hours, with the median distance from it (MAD) as
-its scatter; a daily rhythm moves slowly beside that. From the second day on, the past also says by
-how much this time of day differs from the hours before.
+Throughput is compared with the median of the last hours, with the median distance (MAD) as scatter;
+a daily rhythm moves slowly beside that. From the second day on, the past also says how much this
+time of day differs from the hours before.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from pyspark.sql.window import Window, WindowSpec
 from stormkeeper.pipeline.analyses.alerts import after, findings, newest, until_now
 from stormkeeper.pipeline.analyses.trends import computed, median
 
-#: Buckets that are judged, and how many of them have to be uneven.
+#: Buckets that are judged, and how many of them must be uneven.
 BUCKETS: Final = 10
 NEEDED: Final = 8
 
 #: The scatter between executors that keys may cause: standard deviation by mean.
 KEYS_CV: Final = 0.5
 
-#: Tuples for each one that Storm counts.
+#: Tuples for each that Storm counts.
 SAMPLED: Final = 20.0
 
-#: The capacity from which on the busiest executor delays its topology.
+#: From this capacity on, the busiest executor delays the topology.
 BUSY: Final = 0.9
 
 _SUBJECT: Final = ("storm_id", "component")
 
 
-#: Consecutive buckets that have to differ, and those before that are the past.
+#: Consecutive buckets that must differ, and the buckets before, which are the past.
 RECENT: Final = 2
 
 PAST: Final = 18
@@ -73,9 +72,9 @@ def skewed_components(
 
     ``value`` is the busiest executor's share of the work (``executed``, or else ``emitted``), or
     the coefficient of variation between executors. A capacity of 0.9 is critical. `needed` of the
-    last `buckets` must be uneven by more than keys (`keys_cv`, the variation that keys may cause)
-    and sampling (`sampled` tuples for each that is counted) explain. `rollup` is ``rollup_1m``, or
-    another with its `bucket_secs`, which suits quiet components better.
+    last `buckets` must be uneven by more than keys (`keys_cv`) and sampling (`sampled`) explain.
+    `rollup` is ``rollup_1m``, or another with its `bucket_secs`, which suits quiet components
+    better.
     """
     end = after(F.col("bucket"), bucket_secs)
     rows = until_now(rollup, end, now, past_secs=(buckets + 1) * bucket_secs)
@@ -131,7 +130,7 @@ def skewed_components(
 
 
 def _uneven(rows: DataFrame, keys_cv: float, sampled: float) -> DataFrame:
-    """Return the rows whose work was uneven: hardly any, so that the rest has little to do."""
+    """Keep the rows of uneven work: hardly any, so that the rest has little to do."""
     work = F.when(F.col("executed") > 0, F.col("executed")).otherwise(F.col("emitted"))
     several = (F.col("executors") > 1) & (work > 0)
     executors = F.when(several, F.col("executors"))
@@ -151,7 +150,7 @@ def _uneven(rows: DataFrame, keys_cv: float, sampled: float) -> DataFrame:
 def _buckets(rows: DataFrame) -> DataFrame:
     """Return a row per component and bucket, also where a clock was set back."""
     names = [name for name in rows.columns if name not in {*_SUBJECT, "bucket"}]
-    # One exchange of rows, by component, serves this grouping and the windows after it.
+    # One exchange, by component, serves this grouping and the windows after it.
     grouped = rows.repartition(*_SUBJECT).groupBy(*_SUBJECT, "bucket")
     largest = grouped.agg(F.max_by(F.struct(*names), "work").alias("largest"))
     return largest.select(*_SUBJECT, "bucket", "largest.*")
@@ -175,9 +174,9 @@ def unusual_throughput(
     """Return topologies with a throughput far from the last three hours'.
 
     ``value`` is the median of the last buckets in tuples per second, ``threshold`` the limit that
-    it crossed. A fall below a tenth of that limit is critical. Throughput is what the spouts acked;
-    or emitted, if nothing is acked; or what bolts executed, if no spout has counts. `rollup` is
-    ``rollup_10m``, or another with its `bucket_secs`; with a day of past, times of day count.
+    was crossed. A fall below a tenth of that limit is critical. Throughput is what the spouts
+    acked; or emitted, if nothing is acked; or what bolts executed, if no spout has counts. `rollup`
+    is ``rollup_10m``, or another with its `bucket_secs`; with a day of past, times of day count.
     """
     end = after(F.col("bucket"), bucket_secs)
     past_secs = DAY_SECS + (RECENT + PAST + 1) * bucket_secs
@@ -217,7 +216,6 @@ def unusual_throughput(
 
 
 def _series(rollup: DataFrame, bucket_secs: int) -> DataFrame:
-    """Return the work of each topology in each bucket."""
     spout = F.col("kind") == "spout"
     rows = (
         rollup.repartition("storm_id")

@@ -1,4 +1,4 @@
-"""The Arrow types of decoded heartbeats, and functions that build their columns."""
+"""The Arrow types of decoded heartbeats, and functions that build columns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 
 import pyarrow as pa
 
-#: Limit of a decompressed heartbeat, in bytes: the largest known have some hundred kilobytes. In
-#: memory it takes ten times its bytes, in plain Python forty times.
+#: Limit of a decompressed heartbeat: the largest known have some hundred kilobytes. Decoded, a
+#: heartbeat takes ten times its size in memory, in plain Python forty times.
 HEARTBEAT_BYTES: Final = 16 * 1024 * 1024
 
-#: Limit of the names in a heartbeat's rows, in bytes: each row has its own.
+#: Limit of the names in a heartbeat's rows, which each row repeats.
 NAME_BYTES: Final = HEARTBEAT_BYTES
 
 #: Texts recur: their numbers are decoded, sent and looked up faster.
@@ -39,8 +39,7 @@ EXECUTOR: Final = pa.struct(
     ]
 )
 
-#: The columns of a heartbeat. Without a heartbeat all others are null; `error` says why a value was
-#: not decoded.
+#: Without a heartbeat all others are null; `error` says why a value was not decoded.
 HEARTBEAT: Final[dict[str, pa.DataType]] = {
     "time_secs": pa.int64(),
     "uptime_secs": pa.int32(),
@@ -49,12 +48,12 @@ HEARTBEAT: Final[dict[str, pa.DataType]] = {
     "error": pa.string(),
 }
 
-#: Not an Arrow array: the first one imports pandas, which planning does not need.
+#: Not an Arrow array: the first imports pandas, which planning does not need.
 _KINDS: Final = ("bolt", "spout")
 
 
 def plain(of: pa.DataType) -> pa.DataType:
-    """Return a type with texts in place of `TEXT`, as in tables and Spark."""
+    """Replace `TEXT` with texts, as in tables and Spark."""
     if pa.types.is_list(of):
         return pa.list_(plain(of.value_type))
     if pa.types.is_struct(of):
@@ -63,47 +62,45 @@ def plain(of: pa.DataType) -> pa.DataType:
 
 
 def memory(size: int) -> pa.Buffer:
-    """Return resizable memory for a column."""
     return pa.allocate_buffer(size, resizable=True)
 
 
 def column(
     of: pa.DataType, count: int, values: pa.Buffer, valid: pa.Buffer | None = None
 ) -> pa.Array:
-    """Return a column from values and a validity bit for each."""
+    """Build a column; `valid` has a bit for each value."""
     return pa.Array.from_buffers(of, count, [valid, values])
 
 
 def texts(count: int, offsets: pa.Buffer, data: pa.Buffer) -> pa.Array:
-    """Return a column of texts from adjoining characters."""
+    """Build a column of texts from adjoining characters."""
     return pa.Array.from_buffers(pa.string(), count, [None, offsets, data])
 
 
 def chosen(
     among: pa.Array, numbers: pa.Buffer, count: int, valid: pa.Buffer | None = None
 ) -> pa.Array:
-    """Return a column of `TEXT`, given the number of each row's text."""
+    """Build a column of `TEXT`, given the number of each row's text."""
     return pa.DictionaryArray.from_arrays(column(pa.int32(), count, numbers, valid), among)
 
 
 def kinds(numbers: pa.Buffer, count: int, valid: pa.Buffer) -> pa.Array:
-    """Return the column of kinds from their positions in `_KINDS`."""
+    """`numbers` are positions in `_KINDS`."""
     return chosen(pa.array(_KINDS, pa.string()), numbers, count, valid)
 
 
 def structs(of: pa.StructType, columns: Sequence[pa.Array]) -> pa.Array:
-    """Return a column of structs without nulls."""
+    """Build a column of structs without nulls."""
     return pa.StructArray.from_arrays(columns, fields=list(of))
 
 
 def lists(
     values: pa.Array, count: int, offsets: pa.Buffer, valid: pa.Buffer | None = None
 ) -> pa.Array:
-    """Return a column of lists from the offsets of their beginnings."""
+    """`offsets` are the beginnings of the lists."""
     of = pa.list_(values.type)
     return pa.Array.from_buffers(of, count, [valid, offsets], children=[values])
 
 
 def reasons(found: Sequence[str | None]) -> pa.Array:
-    """Return the column of errors."""
     return pa.array(found, pa.string())

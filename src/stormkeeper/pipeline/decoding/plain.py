@@ -1,6 +1,6 @@
 """The decoding engine in plain Python.
 
-It follows the rules and errors of `thrift.reader`, without records: a statistic is a dictionary of
+Rules and errors are as in `thrift.reader`, without records: a statistic is a dictionary of
 dictionaries, which become columns. Running off the end raises `IndexError` or `struct.error`.
 """
 
@@ -49,7 +49,7 @@ _header = Struct(">bh")
 
 _counts, _averages = ((I64, Struct(">q").unpack_from), (DOUBLE, Struct(">d").unpack_from))
 
-#: The statistics in the order of the columns, and the ones that every executor has.
+#: The statistics in the order of the columns, and the statistics of every executor.
 _STATISTICS: Final = tuple(field.name for field in layout.COUNTER)[3:-1]
 
 _COMMON: Final = ("emitted", "transferred")
@@ -64,7 +64,7 @@ _Streams = dict[tuple[str, bool], dict[Any, Any]]
 def _struct(cls: type, read_fields: dict[str, Reader]) -> Reader:
     """Return the reader of a struct as a dictionary of the fields present.
 
-    `read_fields` has readers for fields that are not read as `thrift.reader` does.
+    `read_fields` has readers that replace readers of `thrift.reader`.
     """
     schema = schema_of(cls)
     fields: dict[bytes, tuple[str, Reader]] = {}
@@ -129,10 +129,7 @@ def _map(key: int, read_key: Reader, value: int, read_value: Reader) -> Reader:
 
 
 def _by_stream(key: int, read_key: Reader, value: int, unpack: Callable[..., Any]) -> Reader:
-    """Return the reader of a map from streams to numbers, which takes most of the time.
-
-    A known stream is found by its bytes, as in `thrift.reader`.
-    """
+    """Return the reader of a map from streams to numbers; a known stream is found by bytes."""
     of_this_kind = (key,)
 
     def read(data: bytes, pos: int, seen: Seen) -> tuple[dict[Any, Any], int]:
@@ -193,12 +190,12 @@ _read_heartbeat = _struct(
 
 
 class Builder:
-    """Collects heartbeats, and builds their columns."""
+    """Builds the columns of heartbeats."""
 
     def __init__(self) -> None:
         #: Bytes of the heartbeats added, and of the names in their rows.
         self.weight = 0
-        #: Each heartbeat's time, uptime, and whether it is the worker's last.
+        #: Each heartbeat's time, uptime, and whether the worker's last.
         self._heartbeats: list[tuple[int, int, bool] | None] = []
         self._reasons: list[str | None] = []
         self._executors_from = [0]
@@ -236,15 +233,14 @@ class Builder:
         return True
 
     def refuse(self, reason: str | None) -> None:
-        """Add a row without a heartbeat, with the reason."""
+        """Add a row without a heartbeat."""
         self._end(None, reason)
 
     def __len__(self) -> int:
-        """Return the number of rows, with and without a heartbeat."""
         return len(self._reasons)
 
     def finish(self) -> dict[str, pa.Array]:
-        """Return the columns of `layout.HEARTBEAT`. The builder must not be used again."""
+        """Return the columns of `layout.HEARTBEAT`; the builder must not be used again."""
         counters = (*self._names, *self._statistics.values(), self._partial)
         rows = [
             pa.array(values, field.type)
