@@ -1,4 +1,1 @@
-"""Storm's windowed statistics for Nimbus's summaries and pages; pure.
-
-Results have the field names of Storm's Thrift structs.
-"""
+"""Storm's windowed statistics for Nimbus's pages, in the fields of Storm's Thrift structs; pure."""

@@ -1,4 +1,4 @@
-"""The figures of Storm's pages, of a topology, a component and workers, as Storm's Thrift records.
+"""The figures of Storm's pages of a topology, a component and workers, as Storm's Thrift records.
 
 The rules are Storm's:
 
@@ -8,11 +8,11 @@ The rules are Storm's:
 - Without system streams, emitted and transferred counts on system streams are left out; acked,
   failed and executed counts never are.
 - A latency over several streams or executors is the sum of average times count, divided by the sum
-  of the counts. A spout's is weighted by acked tuples, a bolt's by executed ones.
+  of the counts: a spout's acked, or a bolt's executed tuples.
 - An average that is not finite counts as 0, but its count is divided by.
 
 Sums do not depend on the order of executors and streams: counts are integers, and the terms of
-averages are kept apart until they are added up exactly.
+averages are added exactly.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from stormkeeper.thrift.records import ExecutorStats, GlobalStreamId
 
 Stream = str | GlobalStreamId
 
-#: The window of capacity, whichever window is requested.
+#: The window of capacity.
 _CAPACITY_WINDOW = "600"
 _CAPACITY_SECS = 600
 
@@ -54,7 +54,7 @@ _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 _Counts = Mapping[str, Mapping[Any, int]]
 _Averages = Mapping[str, Mapping[Any, float]]
 
-#: A component's resources in Storm's names: zero, as memory is counted per worker of the topology.
+#: A component's resources in Storm's names: zero, as memory is counted per worker.
 NO_RESOURCES: Final = {"onheap.memory.mb": 0.0, "offheap.memory.mb": 0.0, "cpu.pcore.percent": 0.0}
 
 Rows = dict[str, ComponentAggregateStats]
@@ -65,7 +65,7 @@ class TopologyPage:
     """The figures of ``TopologyPageInfo``.
 
     `num_tasks` and `num_executors` include Storm's own components, and executors without reports;
-    `num_workers` counts slots with a report of an executor that is not hidden.
+    `num_workers` counts slots with a report of a visible executor.
     """
 
     num_tasks: int
@@ -81,9 +81,9 @@ class TopologyPage:
 class ComponentPage:
     """The figures of ``ComponentPageInfo``.
 
-    `gsid_to_input_stats` is None for a spout; for a bolt it has executed, acked and failed tuples
-    of each incoming stream. `sid_to_output_stats` has emitted and transferred tuples of each
-    stream, and a spout's acked and failed ones. `executors` is sorted by task.
+    `gsid_to_input_stats` has a bolt's executed, acked and failed tuples of each incoming stream;
+    None for a spout. `sid_to_output_stats` has emitted and transferred tuples of each stream, and a
+    spout's acked and failed. `executors` is sorted by task.
     """
 
     component_id: str
@@ -112,7 +112,7 @@ def topology_page(
     """Return the page of a topology; `window` is that of the components' rows.
 
     As in Storm, component latencies consist of whole milliseconds: each executor's total time is
-    truncated first. And while no spout has reported, each is shown with zeros; likewise bolts.
+    truncated first. While no spout has reported, each has a row of zeros; likewise bolts.
     """
     executors = tuple(executors)
     reporting = _reporting(components, executors, include_sys=include_sys)
@@ -154,7 +154,7 @@ def component_page(
     """Return the page of a component; an empty page for Storm's own unless `include_sys`.
 
     `window` is that of the rows of streams and executors. Raises `UnknownComponentError` if the
-    topology has no such component.
+    topology lacks the component.
     """
     if component_id not in components:
         raise UnknownComponentError(
@@ -197,8 +197,8 @@ def component_page(
 def workers(executors: Iterable[ExecutorReport], *, include_sys: bool) -> list[WorkerSummary]:
     """Return the workers of a topology's executors, by slot, with or without reports.
 
-    ``num_executors`` includes Storm's own executors, and ``component_to_num_tasks`` Storm's own
-    components with `include_sys`. ``uptime_secs`` is 0 without a report.
+    ``num_executors`` includes Storm's own executors, ``component_to_num_tasks`` only with
+    `include_sys`. ``uptime_secs`` is 0 without a report.
     """
     by_slot: dict[Slot, list[ExecutorReport]] = {}
     for executor in executors:
@@ -243,7 +243,7 @@ def _reporting(
 
 
 def _totals(reporting: Sequence[_Counted]) -> TopologyStats:
-    """Return a topology's totals by window: acked, failed and latencies are those of spouts."""
+    """Acked, failed and latencies are of spouts alone."""
     every = [one.measures for one in reporting]
     spouts = [one.measures for one in reporting if one.kind == "spout"]
     acked = counts_by_window(spouts, "acked")
@@ -270,7 +270,7 @@ def _capacity(one: _Counted) -> float:
 def _row(
     kind: Kind, tally: Tally, num_executors: int = 0, num_tasks: int = 0, *, share: float = 0.0
 ) -> ComponentAggregateStats:
-    """Return a row; a latency is 0 if nothing was counted, `share` is a bolt's capacity."""
+    """Return a row; latency is 0 if nothing was counted, `share` is a bolt's capacity."""
     common = CommonAggregateStats(
         num_executors=num_executors,
         num_tasks=num_tasks,
@@ -299,9 +299,9 @@ def _row(
 class Measures:
     """An executor's counts and latencies, by window and stream.
 
-    `counts` is by name: "emitted", "transferred", "acked", "failed", and a bolt's "executed".
-    `latencies` has averages in milliseconds, and the name of the count that weights them, by name:
-    a spout's "complete", a bolt's "execute" and "process".
+    `counts` has "emitted", "transferred", "acked", "failed", and a bolt's "executed"; `latencies` a
+    spout's "complete", or a bolt's "execute" and "process": averages in milliseconds, and the name
+    of the count that weights them.
     """
 
     counts: Mapping[str, _Counts]
@@ -314,7 +314,7 @@ class Measures:
 
 
 def measures(stats: ExecutorStats, kind: Kind, *, include_sys: bool) -> Measures:
-    """Return the measures of an executor; statistics of the other kind of component are ignored."""
+    """Statistics of the other kind of component are ignored."""
     counts: dict[str, _Counts] = {"emitted": stats.emitted, "transferred": stats.transferred}
     if not include_sys:
         counts = {name: _of_topology(by_window) for name, by_window in counts.items()}
@@ -341,7 +341,7 @@ class Tally:
 
     @classmethod
     def of(cls, executors: Iterable[Measures], window: str) -> Tally:
-        """Return the sum over executors in a window, on all streams."""
+        """Sum executors over all streams."""
         tally = cls()
         for one in executors:
             _spread(one, window, lambda _: tally)
@@ -349,7 +349,6 @@ class Tally:
 
     @classmethod
     def by_stream(cls, executors: Iterable[Measures], window: str) -> dict[Stream, Tally]:
-        """Return the sum over executors in a window for each stream."""
         tallies: dict[Stream, Tally] = defaultdict(cls)
         for one in executors:
             _spread(one, window, tallies.__getitem__)
@@ -357,10 +356,7 @@ class Tally:
 
     @classmethod
     def of_truncated(cls, executors: Iterable[Measures], window: str) -> Tally:
-        """Sum as `of`, but truncate each executor's terms to a whole number.
-
-        Storm does so only for a topology's page.
-        """
+        """Sum as `of`, but truncate each executor's terms, as Storm does for a topology's page."""
         tally = cls()
         for one in executors:
             part = cls.of([one], window)
@@ -375,20 +371,20 @@ class Tally:
         return _i64(self.counts.get(name, 0))
 
     def total(self, latency: str) -> float:
-        """Return the sum of average times count, in milliseconds."""
+        """In milliseconds."""
         try:
             return fsum(self.terms.get(latency, ()))
         except OverflowError:  # the sum is no finite number either
             return 0.0
 
     def latency(self, name: str, weight: str) -> float | None:
-        """Return an average in milliseconds; None if `weight` counts 0."""
+        """In milliseconds; None if `weight` counts 0."""
         divisor = self.counts.get(weight, 0)
         return self.total(name) / divisor if divisor > 0 else None
 
 
 def counts_by_window(executors: Iterable[Measures], name: str) -> dict[str, int]:
-    """Return the sum of a count over executors and streams, by reported window."""
+    """Sum a count over executors and streams, by reported window."""
     sums: dict[str, int] = {}
     for one in executors:
         for window, streams in one.counts.get(name, {}).items():
@@ -399,8 +395,8 @@ def counts_by_window(executors: Iterable[Measures], name: str) -> dict[str, int]
 def capacity(of: Measures, uptime_secs: int) -> float:
     """Return the share of the last ten minutes that a bolt's executor spent executing.
 
-    Storm samples tuples, so it may exceed 1 a little. For a worker younger than ten minutes it is
-    the share of its uptime; 0 without uptime.
+    The share may exceed 1 a little, as Storm samples tuples. For a worker younger than ten minutes,
+    the share is of the uptime; 0 without uptime.
     """
     secs = min(uptime_secs, _CAPACITY_SECS)
     if secs <= 0:
@@ -409,7 +405,6 @@ def capacity(of: Measures, uptime_secs: int) -> float:
 
 
 def _spread(of: Measures, window: str, tally_of: Callable[[Any], Tally]) -> None:
-    """Add an executor's measures of a window to the tally of each stream."""
     for name, by_window in of.counts.items():
         for stream, count in by_window.get(window, {}).items():
             tally_of(stream).counts[name] += count

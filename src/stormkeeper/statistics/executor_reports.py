@@ -1,7 +1,6 @@
 """The newest report of each executor: an assignment joined with the workers' heartbeats.
 
-Storm's workers report by task; the component of a task follows from the topology. Statistics stay
-the records from the heartbeats and are never changed.
+Storm's workers report by task; the component of a task follows from the topology.
 """
 
 from __future__ import annotations
@@ -49,12 +48,10 @@ class ExecutorReport:
 
     @property
     def num_tasks(self) -> int:
-        """Number of tasks."""
         return self.task_end - self.task_start + 1
 
     @property
     def slot(self) -> Slot:
-        """The executor's slot."""
         return self.supervisor_id, self.port
 
 
@@ -72,10 +69,10 @@ def reports(
     tasks: Mapping[int, str],
     heartbeats: Mapping[Slot, ClusterWorkerHeartbeat],
 ) -> tuple[ExecutorReport, ...]:
-    """Return a topology's assigned executors, by task, with their reports.
+    """Return a topology's assigned executors, by task, with reports.
 
-    A report of an executor that is assigned to another slot does not count. An executor with
-    unknown tasks is left out: its assignment was made for other components.
+    A report of an executor assigned to another slot does not count. An executor with unknown tasks
+    is left out: the assignment was made for other components.
     """
     if assignment is None:
         return ()
@@ -104,7 +101,7 @@ def reports(
 
 
 def assigned_counts(assignment: Assignment | None) -> AssignedCounts:
-    """Return the assigned parts of a topology; zeros without an assignment."""
+    """Count the assigned parts; zeros without an assignment."""
     places = (assignment.executor_node_port if assignment is not None else None) or {}
     return AssignedCounts(
         num_tasks=sum(end - start + 1 for start, end in places),
@@ -114,7 +111,7 @@ def assigned_counts(assignment: Assignment | None) -> AssignedCounts:
 
 
 def used_workers(assignments: Iterable[Assignment]) -> Counter[str]:
-    """Return the number of assigned slots by supervisor id."""
+    """Count slots by supervisor id."""
     slots = {
         _slot(place)
         for assignment in assignments
@@ -131,14 +128,13 @@ def _slot(place: NodeInfo) -> Slot | None:
 def components_of_tasks(num_tasks: Mapping[str, int]) -> dict[int, str]:
     """Return the component of each task: tasks are numbered from 1, over the components by id.
 
-    `num_tasks` is by component id, with Storm's own components; ``__system`` may have none.
+    `num_tasks` includes Storm's own components; ``__system`` may have none.
     """
     owners = (id_ for id_ in sorted(num_tasks, key=_java_order) for _ in range(num_tasks[id_]))
     return dict(enumerate(owners, start=1))
 
 
 def is_system(id_: str) -> bool:
-    """Return whether a component or a stream is Storm's own, such as ``__acker``."""
     return id_.startswith("__")
 
 
