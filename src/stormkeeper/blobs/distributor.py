@@ -1,7 +1,7 @@
 """Distributes blobs from the disks of the Nimbuses, and waits for copies of a topology's code.
 
-A Nimbus counts as a copy if it has all blobs of the code in their newest versions, as only such a
-Nimbus can lead. (Storm waits for copies of any one blob.)
+A Nimbus counts as a copy if it has all blobs of the code in their newest versions: only then can
+the Nimbus lead. (Storm waits for copies of any one blob.)
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class NimbusPeer:
 
 
 class SupervisorPeer:
-    """A supervisor with one part of a topology's code, as a `Peer`, at its HTTP server for logs.
+    """A supervisor's HTTP server, with one part of a topology's code, as a `Peer`.
 
     The supervisor sends nothing without the part's SHA-256 in the request.
     """

@@ -168,7 +168,6 @@ class BlobSync:
             thread.close(self._limits.answer_secs + _CLOSE_SECS)
 
     def wake(self) -> None:
-        """Begin a round as soon as possible."""
         self._woken.set()
         self._rounds_thread.wake()
 

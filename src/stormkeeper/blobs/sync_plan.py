@@ -49,7 +49,7 @@ class Missing:
     """The blobs of a topology's code that this Nimbus does not have."""
 
     keys: tuple[str, ...]
-    #: Of `keys`: on no other live Nimbus.
+    #: Keys that no other live Nimbus has.
     lost: tuple[str, ...] = ()
     #: The Nimbuses that have held a lost blob in its newest version, sorted.
     held_last_by: tuple[str, ...] = ()
@@ -129,7 +129,6 @@ def plan(snapshot: BlobSnapshot) -> SyncPlan:
 
 
 def missing(snapshot: BlobSnapshot) -> dict[str, Missing]:
-    """Return the topologies whose code is not completely here."""
     found = {}
     for topology_id in snapshot.topologies:
         absent, lost = [], []
@@ -152,9 +151,9 @@ def newest(
 ) -> BlobRecord | None:
     """Return the version of a blob that should be here, if any.
 
-    The newest announced version, or a newer one here that was not announced yet. A local blob with
-    another `born` is an earlier, deleted blob; but the code of a topology has no earlier one, so
-    then ZooKeeper has lost the entry.
+    That is the newest announced version, or a newer version here that is not announced yet. A
+    local blob with another `born` is an earlier, deleted blob. A topology's code has no earlier
+    blob: then ZooKeeper has lost the entry.
     """
     recorded = None if entry is None else entry.record
     if local is None:

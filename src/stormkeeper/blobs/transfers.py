@@ -52,7 +52,7 @@ class _Session(Generic[T]):
 class TransferSessions(Generic[T]):
     """Sessions by id, each with a value. Thread-safe; calls of one session are serial.
 
-    `name` is for messages; `end` is called with the value of each ended session.
+    `end` is called with the value of each ended session.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ _OUTPUT_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class FailedCheck:
-    """The file name of a failed check, and the reason with the last line of output."""
+    """A failed check's file name, and the reason with the last line of output."""
 
     name: str
     reason: str

@@ -44,7 +44,6 @@ USUAL_BYTES: Final = 51_200
 
 _LONGEST_ID: Final = 255
 
-#: Keeps a browser from interpreting a worker's output as HTML.
 _AS_IT_IS: Final = ("X-Content-Type-Options", "nosniff")
 
 _NOT_THERE: Final = frozenset(

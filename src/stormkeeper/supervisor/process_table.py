@@ -153,7 +153,6 @@ def started_at(process: ProcessId) -> float:
 
 
 def boot_id() -> str:
-    """Return the id of this start of the machine."""
     return (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
 
 

@@ -230,7 +230,7 @@ class ErrorReports:
         self._thread.start()
 
     def close(self, timeout_secs: float = _REPORT_END_SECS) -> None:
-        """End the thread after the waiting reports, as far as there is time."""
+        """End the thread after the waiting reports, if in time."""
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=timeout_secs)
             self._thread.join(timeout_secs)

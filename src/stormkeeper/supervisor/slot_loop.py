@@ -1,7 +1,7 @@
 """The thread of a supervisor's slots: feeds the state machines with events, obeys instructions.
 
 The thread waits at one place: for messages, for the ends of workers' main processes, and for the
-next deadline. Other threads do what takes long.
+next deadline. Other threads do long work.
 """
 
 from __future__ import annotations
@@ -146,8 +146,6 @@ class SlotLoop:
         self._preparations.close()
         self._thread.join(timeout_secs)
         self._cleanup.close(_CLEANUP_END_SECS)
-
-    # --- the thread ----------------------------------------------------------------------------
 
     def _adopt(self) -> None:
         processes = self._context.processes

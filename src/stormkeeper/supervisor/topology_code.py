@@ -1,8 +1,8 @@
 """The code of topologies on this machine: fetched, verified, unpacked, with its environment.
 
-Before each start of a worker the checksums of all parts are compared with the cluster's state, if
-readable, and the unpacked files with the manifest. Packages are unpacked in folders by checksum, so
-a running worker keeps its own.
+Before each start of a worker the checksums are compared with the cluster's state, if readable, and
+the unpacked files with the manifest. Packages are unpacked in folders by checksum, so a running
+worker keeps its own.
 """
 
 from __future__ import annotations

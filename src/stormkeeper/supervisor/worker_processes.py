@@ -4,8 +4,8 @@ A worker runs in a session of its own and writes its log itself, so it goes on w
 ends, and the next supervisor adopts it. The worker's mark identifies all its processes, even when
 their parents are gone.
 
-Every user of the machine can read a command line. So the configuration goes into files for this
-user alone: the supervisor's ``worker.yaml``, and ``topology.json``, which takes precedence.
+Every user can read a command line, so the configuration is in files for this user alone: the
+supervisor's ``worker.yaml``, and ``topology.json``, which takes precedence.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class WorkerLook:
     exit_code: int | None
     members: tuple[ProcessId, ...]
     is_too_large: bool = False
-    #: As of `WorkerEnded`.
+    #: As in `WorkerEnded`.
     is_premature: bool = False
 
     def events(self, worker_id: str) -> list[Event]:

@@ -1,8 +1,8 @@
 """Finds and repairs damage in a query's checkpoint on a disk.
 
-Spark writes ``offsets/N`` before batch N, with what the batch reads, and ``commits/N`` after it.
-After a power cut or a full disk the newest of these files may be empty or cut off; Spark then
-refuses to start the query. Without the file Spark repeats the batch, or plans it anew.
+Spark writes ``offsets/N`` before batch N, with what the batch reads, and ``commits/N`` after it. A
+power cut or a full disk may damage the newest file; Spark then refuses to start the query. Without
+the file Spark repeats the batch, or plans it anew.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The topology that a script's source declares, built without running the script.
 
-A real `Topology` gets a copy of each decorated function, with the same parameters and no body, and
-finds the faults. The checks go on only while the source shows all uses of the topology's name, and
-everything that runs in between.
+A real `Topology` gets a copy of each decorated function, without the body, and finds the faults.
+The checks go on only while the source shows all uses of the topology's name, and all code in
+between.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from stormkeeper.topology.plan import Plan, plan
 from stormkeeper.topology.script_source import script_name
 from stormkeeper.topology.topology import ComponentDescription, Topology, spread, unheard
 
-#: Rises when older readers would misread a description.
+#: Rises if older readers would misread the new form.
 VERSION: Final = 1
 
 #: The limit of one call of Storm's Nimbus (``nimbus.thrift.max_buffer_size``), room for five
@@ -46,14 +46,14 @@ _END: Final = 2**63
 
 
 class QueryDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A query: the id of its sink, and the ids of its components, each after its inputs."""
+    """A query: the sink's id, and the components' ids, each after its inputs."""
 
     id: str
     components: tuple[str, ...]
 
 
 class ExecutorDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A component in a query, with the tasks from `task_start` to `task_end`, both included."""
+    """A component in a query; the tasks include `task_start` and `task_end`."""
 
     component: str
     query: str
@@ -276,11 +276,10 @@ def describe(
 ) -> Description:
     """Return the description of what a script defines; a script without `Topology` is not run.
 
-    Another script runs first without a Spark session; then, if needed, with a session that begins
-    when the script asks for it or makes a `Topology`; and if that is too late, with a session from
-    the beginning. `root` is the first folder in ``sys.path``, `files` and `overrides` configure the
-    session. Raises `TopologyError` for a fault, `MissingExtraError` without PySpark, and
-    `ChildError`.
+    Another script runs without a Spark session; then, if needed, with a session from the first use
+    or `Topology` on; then with a session from the beginning. `root` is the first folder in
+    ``sys.path``, `files` and `overrides` configure the session. Raises `TopologyError` for a fault,
+    `MissingExtraError` without PySpark, and `ChildError`.
     """
     if not has_to_run(script, root=root, py_files=py_files):
         return of_script(script)

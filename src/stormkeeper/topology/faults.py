@@ -32,7 +32,7 @@ def starts_nothing(script: Path) -> str:
 
 
 def unnamed_checkpoints(script: Path, names_none: bool, keeps: bool) -> str:
-    """Report queries without a checkpoint; `keeps`: the topology's folder has one for each."""
+    """Report queries without a checkpoint; `keeps`: the topology's folder gets one."""
     found = f"{script} names {'no' if names_none else 'not for each query a'} checkpointLocation"
     if keeps:
         return (
@@ -90,7 +90,7 @@ def is_crash(error: str) -> bool:
 
 
 def newest_line(error: str) -> str:
-    """Return an error in one line; with a Python traceback, its first and last line."""
+    """Return an error in one line: the first and last line around a Python traceback."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     traces = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
     if not traces or is_crash(error):
@@ -123,7 +123,7 @@ def writer_read(bolt: str) -> str:
     )
 
 
-#: A function's result None.
+#: For a function that returned None.
 NOTHING = "nothing (is a `return` missing?)"
 
 

@@ -42,7 +42,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Executor:
-    """A component in a query, with the tasks from `task_start` to `task_end`, both included."""
+    """A component in a query; the tasks include `task_start` and `task_end`."""
 
     component: ComponentDescription
     query: str

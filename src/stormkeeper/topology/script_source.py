@@ -76,7 +76,7 @@ def check(script: Path, py_files: Sequence[Path] = (), *, runs_here: bool = True
 
 
 def parsed(source: bytes) -> ast.Module:
-    """Return the syntax tree, without Python's warnings, which come at the run."""
+    """Return the syntax tree, without Python's warnings."""
     with warnings.catch_warnings(action="ignore"):
         return ast.parse(source)
 
@@ -245,7 +245,7 @@ def _trees(script: Path, py_files: Sequence[Path]) -> list[ast.Module]:
 def _parsed_code(script: Path, modules: Modules) -> tuple[set[str], list[ast.Module], bool]:
     """Return a script's imports, all its syntax trees, and whether no tree is missing.
 
-    A compiled module has no tree.
+    Compiled modules have no tree.
     """
     names = {*reached(script, modules)}
     sources = {source for name in names for source, _ in modules.sources(name)}

@@ -1,7 +1,7 @@
 """`Topology`: the decorators with which a user names spouts and bolts.
 
-All checks that need no call of the functions are done here, at the faulty line. The worker checks
-what the functions return, before it starts a query.
+Checks without a call of the functions are made here, at the faulty line. The worker checks what the
+functions return, before it starts a query.
 """
 
 from __future__ import annotations
@@ -246,8 +246,7 @@ SERVICES = ("spark", "conf")
 class ComponentDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A component without its function.
 
-    `inputs` are ids in the order of the function's parameters, `parallelism` is the number of
-    partitions and of tasks.
+    `inputs` are ids, in the order of the function's parameters.
     """
 
     id: str

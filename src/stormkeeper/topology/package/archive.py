@@ -1,7 +1,7 @@
 """The zip of a package: written, read without trust in the bytes, and unpacked into a folder.
 
-The same input gives the same bytes: names are sorted, times fixed, and of the modes only the
-executable bit is kept. So an unchanged topology need not be sent again.
+The same input gives the same bytes, so an unchanged topology need not be sent again: names are
+sorted, times fixed, and of the modes only the executable bit is kept.
 
 Readers accept only what `write` makes: a plain zip without extensions, comments, links, encryption
 or bytes before or behind it, with exactly the files in its manifest.
@@ -325,7 +325,6 @@ def _entry_fault(info: zipfile.ZipInfo) -> str | None:
 
 @contextlib.contextmanager
 def _zip_errors() -> Iterator[None]:
-    """Turn the exceptions of `zipfile` for invalid bytes into `SerializationError`."""
     try:
         yield
     except (

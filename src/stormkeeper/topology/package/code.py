@@ -59,7 +59,6 @@ class PackagedCode:
     required: tuple[str, str] | None
 
     def requirements(self, base: dict[str, str]) -> tuple[environment.Requirement, ...]:
-        """Return the requirements over `base`, as `environment.parse` does."""
         if self.required is None:
             return ()
         text, file = self.required
@@ -252,7 +251,7 @@ def _cannot_be_sent(path: Path, what: str) -> TopologyError:
 
 @dataclass(frozen=True)
 class UnpackedWheel:
-    """An unpacked wheel: name, script, and requirements without extras."""
+    """An unpacked wheel, with the requirements without extras."""
 
     name: str
     script: Path

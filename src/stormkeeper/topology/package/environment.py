@@ -42,8 +42,7 @@ _FORMAT: Final = 1
 #: Of a SHA-256: short enough for a script's first line, of which Linux reads 255 bytes.
 DIGITS: Final = 32
 
-#: A large environment has some hundreds, and a package with a wheel for each platform some fifty
-#: hashes.
+#: A large environment has some hundreds; a line may have fifty hashes, one for each platform.
 MAX_REQUIREMENTS: Final = 2000
 MAX_LINE: Final = 16 * 1024
 
@@ -292,7 +291,7 @@ _CLUSTERS = "stormkeeper[spark]"
 def pin(
     required: Sequence[Requirement], base: Base, *, file: str, secs: float = PIN_SECS
 ) -> tuple[str, ...]:
-    """Return the pinned requirements of everything that must be installed, sorted.
+    """Return the pins of everything that must be installed, sorted.
 
     Raises `TopologyError` with pip's last lines, and `file`, the source of the requirements.
     """
@@ -363,7 +362,7 @@ def _pins(
 
 
 def _stand_in(place: Path) -> dict[str, str]:
-    """Make an environment in which pip finds the packages of a worker machine; return versions."""
+    """Make an environment with the metadata of a worker machine's packages; return versions."""
     venv.EnvBuilder(symlinks=True).create(place)
     packages = next((place / "lib").glob("python*/site-packages"))
     there: dict[str, str] = {}
@@ -408,7 +407,7 @@ def gather(
     """Fetch or build the wheels of pinned requirements in an empty folder; return them, sorted.
 
     The wheels fit this machine. Raises `TopologyError` if pip fails, or for a requirement with an
-    address, from which every machine would fetch it anyway.
+    address, which every machine would use anyway.
     """
     addressed = next((pin for pin in pins if "://" in pin), None)
     if addressed is not None:

@@ -1,6 +1,6 @@
 """The manifest of a package: its files, how it is run, and the limits of its size. Pure.
 
-The limits reject a large package before its upload, and protect readers' disks.
+The limits protect readers' disks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FREE_BYTES: Final = 16 * 1024**2
 #: Names and checksums of `MAX_FILES` files, and the rest.
 MAX_MANIFEST_BYTES: Final = 8 * 1024**2
 
-#: Rises when older readers would misread the manifest.
+#: Rises if older readers would misread the new form.
 VERSION: Final = 1
 
 MANIFEST: Final = "manifest.json"
