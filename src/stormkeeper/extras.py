@@ -1,4 +1,4 @@
-"""The extras of this package, and the error for a missing one."""
+"""The extras of this package, and the error for a missing extra."""
 
 import importlib.util
 import sys

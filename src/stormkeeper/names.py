@@ -34,8 +34,8 @@ _HIDDEN: Final = re.compile(
     "\U000e0000-\U000e007f]"
 )
 
-#: Characters that ZooKeeper's PathUtils refuses: control, private, and those that Java writes as
-#: two, such as emoji.
+#: Characters that ZooKeeper's PathUtils refuses: control, private, and surrogate pairs in Java,
+#: such as emoji.
 _NOT_IN_ZOOKEEPER: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"
 )

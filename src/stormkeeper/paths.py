@@ -35,7 +35,7 @@ LEADER_INFO = "/leader-info"
 #: Storm's private keys of workers.
 SECRET_KEYS = "/secretkeys"
 
-#: The task-level tree of early Storm, kept beside the worker-level one.
+#: Early Storm's task-level tree, kept beside the worker-level tree.
 TASKS = "/tasks"
 TASKBEATS = "/taskbeats"
 TASKERRORS = "/taskerrors"

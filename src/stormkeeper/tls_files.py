@@ -56,7 +56,7 @@ def renewed(files: Iterable[str | None], make: Contexts) -> Contexts:
 def load_pair(
     context: ssl.SSLContext, certificate: Path, key: Path | None = None, passphrase: str = ""
 ) -> None:
-    """Load a certificate with chain and key from PEM files; without `key`, both from one.
+    """Load a certificate with chain and key from PEM files; without `key`, both from `certificate`.
 
     Raises `PassphraseError` for a wrong passphrase, and `OSError` or `ValueError` for bad files.
     """

@@ -240,7 +240,7 @@ class RetentionClock:
 
 
 def files_to_keep(files: Sequence[DataFile], retention: Retention, now: datetime) -> list[DataFile]:
-    """Return the files to keep: they go by the age of their latest row, or oldest first by size."""
+    """Return the files to keep: files go by the age of the latest row, or oldest first by size."""
     staying = list(files)
     if retention.hours is not None:
         age = timedelta(hours=retention.hours)

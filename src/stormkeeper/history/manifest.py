@@ -117,7 +117,7 @@ def stage(folder: Path, manifest: Manifest) -> None:
 
 
 def publish(folder: Path) -> None:
-    """Replace the manifest by the staged one, atomically."""
+    """Replace the manifest by the staged manifest, atomically."""
     (folder / _ASIDE).replace(folder / NAME)
 
 

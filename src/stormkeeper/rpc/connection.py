@@ -156,7 +156,7 @@ class CallStream(MessageStream):
         return send, user
 
     def next_call(self) -> ThriftMessage | None:
-        """Return the next call; None without one, during one, and after a `fault`."""
+        """Return the next call; None without a call, during a call, and after a `fault`."""
         if self.state is not StreamState.READY:
             return None
         try:

@@ -66,7 +66,7 @@ _LONG: Final = 65_536
 _LINES: Final = 10
 _LINES_SECONDS: Final = 10.0
 
-#: Most bytes of messages in progress, beyond the first: decoded, they may take forty times as much.
+#: Most bytes of messages in progress, beyond the first: decoding may take forty times as much.
 MAX_COST: Final = 8 * 1024 * 1024
 
 #: Shorter messages do not wait for that: handlers may take minutes, such as submissions.
@@ -138,7 +138,7 @@ class Dispatcher:
         return None if method is not None and method.answer is None else frame
 
     def drop(self, message: ThriftMessage) -> None:
-        """Count a call whose client is gone."""
+        """Count a call of a client that is gone."""
         name = message.name if message.name in self._service.methods else NO_METHOD
         with self._lock:
             self.calls[name, DROPPED] += 1
@@ -251,7 +251,7 @@ class CallThreads:
         return len(self._waiting)
 
     def submit(self, work: Callable[[], None], cost: int) -> bool:
-        """Queue a call, which must not raise, with its message's bytes; return False if refused."""
+        """Queue a call, which must not raise; `cost` is in bytes. Returns False if refused."""
         with self._changed:
             if self._is_stopped or len(self._waiting) >= self._most_waiting:
                 return False

@@ -273,10 +273,10 @@ def first_of(
     deadline: float,
     give_back: Callable[[T], None],
 ) -> _Race[T]:
-    """Make attempts, each in a thread, until one succeeds or the deadline on the monotonic clock.
+    """Make attempts in threads until a success, or the deadline on the monotonic clock.
 
-    As in RFC 8305, the next attempt begins when the last one failed or had a head start.
-    `give_back` takes results that come too late.
+    As in RFC 8305, the next attempt begins when the last failed or had a head start. `give_back`
+    takes results that come too late.
     """
     outcomes: SimpleQueue[tuple[int, T | None, BaseException | None]] = SimpleQueue()
     over, is_over = threading.Lock(), False

@@ -465,7 +465,7 @@ class ThriftServer:
         task.add_done_callback(partial(self._connected, channel, connection))
 
     def _make_room(self, address: str) -> tuple[str, str] | None:
-        """End an idle connection for a new one if needed; return the reason of a refusal."""
+        """End an idle connection for a newcomer if needed; return the reason of a refusal."""
         refusal = self._places.refuses(address, len(self._channels))
         if refusal is not None:
             idle = self._places.given_up(address, len(self._channels), lambda each: each.is_idle)

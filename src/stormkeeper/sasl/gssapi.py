@@ -43,7 +43,7 @@ _BAD_KEY_VERSION = (-1765328384 + 44) % 2**32
 
 
 class Keytab:
-    """The server's key, from a JAAS section; raises `ConfigError` without one.
+    """The server's key, from a JAAS section; raises `ConfigError` without a key.
 
     By default, or with ``*``, any principal of the keytab.
     """
@@ -153,7 +153,7 @@ class GssapiClient:
         return self._complete
 
     def start(self) -> bytes:
-        """Return the ticket, as an AP-REQ; raises `AuthenticationError` without one."""
+        """Return the ticket, as an AP-REQ; raises `AuthenticationError` without a ticket."""
         if self._context is not None:
             raise AuthenticationError("the authentication has begun already")
         principal = self._login.options.get("principal")
@@ -207,7 +207,7 @@ class GssapiClient:
 
 
 def default_realm() -> str:
-    """Return the default realm of ``krb5.conf``; raises `ConfigError` without one."""
+    """Return the default realm of ``krb5.conf``; raises `ConfigError` without a realm."""
     try:
         name = gssapi.Name("x", gssapi.NameType.kerberos_principal).canonicalize(_KRB5)
     except gssapi.exceptions.GSSError as error:

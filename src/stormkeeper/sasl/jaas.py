@@ -60,7 +60,7 @@ class Login:
         return f"{self.source}:{self.line}"
 
     def option(self, name: str) -> str:
-        """Return a required option; raises `ConfigError` without one."""
+        """Return a required option; raises `ConfigError` if missing."""
         value = self.options.get(name, "")
         if not value:
             raise ConfigError(f'{self.place}: section {self.section} has no {name}="…"; add it')

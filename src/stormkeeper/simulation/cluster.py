@@ -54,7 +54,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """A rate that swings around 1, with its integral.
+    """A rate that swings around 1, and the integral.
 
     `swing` is the amplitude, from 0 to below 1; `phase` is the position of time 0 in radians.
     """
@@ -137,7 +137,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedComponent:
-    """A spout or a bolt; each executor has one task and one of `shares`."""
+    """A spout or a bolt; each executor has a task and a share of `shares`."""
 
     id: str
     kind: str
@@ -393,7 +393,7 @@ def _name(names: tuple[str, ...], number: int) -> str:
 def _inputs(
     random: Random, outputs: dict[str, dict[str, float]], inputs: dict[str, list[Input]]
 ) -> list[Input]:
-    """Return the next bolt's streams: the oldest untaken one, and perhaps another."""
+    """Return the next bolt's streams: the oldest untaken stream, and perhaps another."""
     known = [(id_, stream) for id_, made in outputs.items() for stream in made]
     taken = {(i.source, i.stream) for those in inputs.values() for i in those}
     chosen = [stream for stream in known if stream not in taken][:1]

@@ -244,8 +244,8 @@ class _Run:
         return is_behind
 
     async def _look(self, now: float) -> None:
-        # The first reads waiting answers, the second handles them: a pause of this process is not
-        # the servers' fault.
+        # The first sleep reads waiting answers, the second handles them: a pause of this process is
+        # not the servers' fault.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         for link in self._links:

@@ -58,7 +58,7 @@ class Method(NamedTuple):
 
 
 class Service(NamedTuple):
-    """A service with its own and inherited methods by name."""
+    """A service with own and inherited methods by name."""
 
     name: str
     methods: Mapping[str, Method]
@@ -187,7 +187,7 @@ def _schema(cls: type[TPayload], ours: dict[type, type], *, union: bool) -> Sche
 
 
 def _normal(kind: int, detail: Any, ours: dict[type, type]) -> Type:
-    """Normalize a type, whose nested scalars thriftpy2 writes as bare numbers."""
+    """Normalize a type: thriftpy2 writes nested scalars as bare numbers."""
 
     def part(of: Any) -> Type:
         kind, detail = of if isinstance(of, tuple) else (of, None)

@@ -75,7 +75,7 @@ def serialize(
     *,
     release: Release | None = None,
 ) -> bytes:
-    """Return a record as Storm stores it; raise `SerializationError`."""
+    """Return a record in Storm's stored form; raise `SerializationError`."""
     return compress(encode(record, release or release_for(compression)), compression)
 
 
