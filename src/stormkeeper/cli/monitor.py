@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stormkeeper.client.nimbus_connection import NimbusConnection
     from stormkeeper.thrift.nimbus import ExecutorSummary, TopologyInfo
 
-#: Tuples a second that are printed without a fraction.
+#: Tuples a second, from which no fraction is printed.
 _WHOLE: Final = 10
 
 #: The window since a worker's start.

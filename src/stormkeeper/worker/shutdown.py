@@ -30,8 +30,7 @@ log = logging.getLogger(__name__)
 #: Exit code: a later launch has claimed a query.
 CLAIMED: Final = 3
 
-#: Exit code: a plain script's topology is inactive; the supervisor starts the script again, and it
-#: waits.
+#: Exit code: a plain script's topology is inactive; the script, started again, waits.
 INACTIVE: Final = 4
 
 #: Exit code: a signal ended a supervisor's worker before its queries; a shell's code for SIGTERM.
