@@ -233,17 +233,19 @@ class _NimbusMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         status = self._status()  # once: all that a scrape has is of one moment
         connected = self._connection() is ConnectionState.CONNECTED
-        yield _gauge("connected", "Whether ZooKeeper is reached.", connected)
+        yield _gauge("connected", "Whether the session with ZooKeeper is connected.", connected)
         is_writable = self._disk_fault() is None
-        yield _gauge("disk_writable", "Whether its disk takes files.", is_writable)
-        yield _counter("blobs_lost", "Blobs found lost on its disk.", self._lost_blobs())
+        yield _gauge("disk_writable", "Whether this Nimbus can write files.", is_writable)
+        yield _counter(
+            "blobs_lost", "Blobs of this Nimbus that were lost on disk.", self._lost_blobs()
+        )
         yield _gauge("leads", "Whether this Nimbus leads.", status.epoch is not None)
-        yield _counter("reigns", "Times that it has begun to lead.", status.leaderships)
-        yield _counter("rounds", "Rounds of scheduling that were done.", status.rounds)
-        yield _counter("failed_rounds", "Rounds that were not done.", status.failures)
-        yield _gauge("round_seconds", "What the last round took.", status.round_secs)
+        yield _counter("reigns", "Leaderships that this Nimbus has begun.", status.leaderships)
+        yield _counter("rounds", "Rounds of scheduling that succeeded.", status.rounds)
+        yield _counter("failed_rounds", "Rounds of scheduling that failed.", status.failures)
+        yield _gauge("round_seconds", "Seconds of the last round of scheduling.", status.round_secs)
         actions = CounterMetricFamily(
-            f"{PREFIX}actions", "Writes of scheduling, by what they do.", labels=["action"]
+            f"{PREFIX}actions", "Writes of scheduling, by action.", labels=["action"]
         )
         for name in ("assign", "remove", "rebalance"):
             actions.add_metric([name], status.actions.get(name, 0))
@@ -265,7 +267,7 @@ class _HealthMetrics(Collector):
         if self._status().epoch is None:
             return
         family = GaugeMetricFamily(
-            f"{PREFIX}topology_health", "Topologies, by their health.", labels=["health"]
+            f"{PREFIX}topology_health", "Topologies, by health.", labels=["health"]
         )
         for state, count in self._healths().items():
             family.add_metric([state], count)
@@ -273,27 +275,29 @@ class _HealthMetrics(Collector):
 
 
 def _leader_metrics(status: ClusterStatus) -> Iterator[Metric]:
-    yield _gauge("supervisors", "Supervisors that are there.", status.supervisors)
-    yield _gauge("slots", "Their slots.", status.slots)
-    yield _gauge("free_slots", "Those of them that are no topology's.", status.free_slots)
+    yield _gauge("supervisors", "Registered supervisors.", status.supervisors)
+    yield _gauge("slots", "Slots of the registered supervisors.", status.slots)
+    yield _gauge("free_slots", "Slots without a worker.", status.free_slots)
     yield _by_status("topologies", "Topologies.", dict(status.topologies))
     counts = {str(each): status.workers.get(each, 0) for each in Status}
-    yield _by_status("workers", "Workers that are assigned; unproven ones are not moved.", counts)
+    yield _by_status(
+        "workers", "Assigned workers, by status; unproven workers are not moved.", counts
+    )
     yield _gauge("unread_pacemakers", "Pacemakers that did not answer.", status.unread)
 
 
 def _service_metrics(server: ThriftServer) -> Iterator[Metric]:
     yield _gauge("connections", "Connections of clients.", server.open)
-    yield _counter("connections_accepted", "Connections that were let in.", server.counts.accepted)
-    yield _gauge("calls_waiting", "Calls that wait for a thread.", server.workers.waiting)
+    yield _counter("connections_accepted", "Accepted connections.", server.counts.accepted)
+    yield _gauge("calls_waiting", "Calls waiting for a thread.", server.workers.waiting)
     calls = CounterMetricFamily(
-        f"{PREFIX}calls", "Calls, by how they ended.", labels=["method", "outcome"]
+        f"{PREFIX}calls", "Calls, by method and outcome.", labels=["method", "outcome"]
     )
     for (method, outcome), count in dict(server.dispatcher.calls).items():
         calls.add_metric([method, outcome], count)
     yield calls
     seconds = CounterMetricFamily(
-        f"{PREFIX}call_seconds", "Time that calls took, in all.", labels=["method"]
+        f"{PREFIX}call_seconds", "Seconds of all calls, by method.", labels=["method"]
     )
     for method, secs in dict(server.dispatcher.seconds).items():
         seconds.add_metric([method], secs)
