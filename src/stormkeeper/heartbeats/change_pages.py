@@ -1,9 +1,9 @@
 """Pages of changes on a Pacemaker, for the pipeline and the commands.
 
 A reader remembers a `Position` on each server and asks for later changes. The answer is current
-state, not a log: each path once, with its newest pulse or a tombstone. A reading goes on to what
-the server holds at its end, else a pulse that is overwritten meanwhile would be missing. So a
-change may be read twice, but no changing path is missed.
+state, not a log: each path once, with its newest pulse or a tombstone. A reading continues to the
+server's present state, else a pulse overwritten meanwhile would be missing. So a change may be read
+twice, but no path is missed.
 
 A page that `is_anew` replaces everything read from the server before: after a restart, or when
 tombstones do not reach back far enough. A Java Pacemaker is read as a whole.
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
 #: The instance of a Java Pacemaker.
 WITHOUT_REVISIONS: Final = ""
 
-#: Topologies of a part that are requested ahead: answers are often short.
+#: Topologies requested ahead: answers are often short.
 _AHEAD: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A revision of one instance of a server."""
+    """A revision of an instance of a server."""
 
     instance: str
     revision: int
 
 
 class PathChange(NamedTuple):
-    """The newest pulse of a path on a server, or its tombstone if `size` (in bytes) is None.
+    """The newest pulse of a path on a server, or a tombstone if `size` (in bytes) is None.
 
-    `details` is None if values were not requested; `revision` and `age_secs` of a Java Pacemaker.
+    `details` is None if not requested; `revision` and `age_secs` of a Java Pacemaker.
     """
 
     path: str
@@ -61,7 +61,7 @@ class PathChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChangePage:
-    """Changes of one answer by revision, received at `read_at` by the reader's clock.
+    """Changes of an answer by revision, received at `read_at` by the reader's clock.
 
     The next page begins at `position`. `is_anew`: the page starts over, unasked.
     """
@@ -83,9 +83,9 @@ def pages(
 ) -> Iterator[ChangePage]:
     """Read the changes at and below a path since a position, None for the server's beginning.
 
-    With the instance `WITHOUT_REVISIONS` everything is read, with Storm's own messages. `page_size`
-    0 leaves it to the server; without `values`, only ages and sizes come. Raises `PacemakerError`
-    or `ProtocolError`; `UnsupportedExtensionError` for a Java Pacemaker, unless `position` says so.
+    The instance `WITHOUT_REVISIONS` reads everything, with Storm's own messages. `page_size` 0: the
+    server decides. Without `values`, only ages and sizes come. Raises `PacemakerError` or
+    `ProtocolError`; `UnsupportedExtensionError` for a Java Pacemaker, unless `position` says so.
     """
     if position is not None and position.instance == WITHOUT_REVISIONS:
         yield from _everything(client, path, values, clock)
@@ -107,7 +107,6 @@ def _pages_from(
     first: tuple[Message, float],
     clock: Callable[[], float],
 ) -> Iterator[ChangePage]:
-    """Continue after the first answer and its time."""
     assert request.changes_request is not None
     path, after, page_size, instance, values = request.changes_request
     (message, read_at), end, seen = first, 0, set[str]()
@@ -130,7 +129,7 @@ def _pages_from(
             end = answer.revision
             seen.clear()
         instance, after, paths = answer.instance, answer.next, answer.columns[0]
-        # Workers may change pulses faster than they are read: then the same paths come again.
+        # Workers may change pulses faster than this reads.
         if not answer.more or (after >= end and seen.issuperset(paths)):
             return
         seen.update(paths)
@@ -140,18 +139,16 @@ def _pages_from(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of `count` fixed parts of the names directly below a path, such as topologies."""
+    """A fixed part, of `count`, of the names directly below a path, such as topologies."""
 
     number: int
     count: int
 
     def has(self, name: str) -> bool:
-        """Return whether a name is in this part."""
         return part_of(name, self.count) == self.number
 
 
 def part_of(name: str, count: int) -> int:
-    """Return the number of the part with a name."""
     return zlib.crc32(name.encode()) % count
 
 
@@ -165,9 +162,9 @@ def pages_of_part(
     values: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> Iterator[ChangePage]:
-    """Read the changes since a position in one part of the names below a path, as `pages`.
+    """Read the changes since a position in a part of the names below a path, as `pages`.
 
-    Only a name that is new since the first part was begun may be in no part, with a later revision.
+    Only a name that is new since the first part was begun may be in no part; its revision is later.
     The first part includes the pulse of exactly `path`. Not for Java Pacemakers.
     """
     names = filter(part.has, sorted(_names(client, path)))
@@ -181,7 +178,6 @@ def pages_of_part(
 
 
 def _names(client: PacemakerClient, path: str) -> set[str]:
-    """Return the names directly below a path, of pulses and tombstones."""
     names = set(client.children(path))
     with contextlib.suppress(UnsupportedExtensionError):  # of an older server
         names.update(client.ask(Message(MessageType.DELETED, path=path)).nodes or ())
@@ -191,7 +187,6 @@ def _names(client: PacemakerClient, path: str) -> set[str]:
 def _exactly(
     client: PacemakerClient, path: str, position: Position, values: bool, clock: Callable[[], float]
 ) -> Iterator[ChangePage]:
-    """Read the pulse of exactly one path, if newer than a position."""
     with contextlib.suppress(UnsupportedExtensionError):
         answer = client.ask(Message(MessageType.HELD, path=path)).changes
         assert answer is not None  # ensured by the protocol
@@ -207,7 +202,6 @@ def _exactly(
 
 
 def _changes(columns: Columns[str], *, values: bool) -> list[PathChange]:
-    """Return the rows of a page; an older server sends values even if not requested."""
     paths, revisions, ages_ms, sizes, details = columns
     return [
         PathChange(path, None if size == TOMBSTONE else size, value, revision, age_ms / 1000)
@@ -236,10 +230,10 @@ def _everything(
 
 @dataclass(frozen=True, slots=True)
 class ServerReading:
-    """A reading of one of our servers: changes, or everything if `is_anew`.
+    """A reading of a server: changes, or everything if `is_anew`.
 
     The next reading begins at `position`. `revisions` counts all pulses and deletions since the
-    requested position, also overwritten ones. `info` was read after the pages.
+    requested position, also overwritten ones. `info` was read last.
     """
 
     pages: list[ChangePage]
@@ -259,7 +253,7 @@ def look(
 ) -> ServerReading:
     """Read the changes since a position, and the server's details; see `pages`.
 
-    Raises `PacemakerUnavailableError` also if the server restarted meanwhile.
+    Raises `PacemakerUnavailableError` also after a restart meanwhile.
     """
     found: list[ChangePage] = []
     is_anew = position is None

@@ -1,7 +1,6 @@
 """Coverage: which Pacemakers answered, and for how long each can vouch for silence.
 
-A missing pulse is evidence only if its server would have it. All servers are asked at once, so a
-hanging one costs one timeout.
+A missing pulse is evidence only if its server would have it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Coverage:
     """The coverage of a server at `read_at`, seconds since the epoch on this machine's clock.
 
     Without an answer only `error` is set. `horizon_secs` is the shortest proven silence of a path
-    without a pulse, `keys` the number of pulses; the last three are None of a Java Pacemaker.
+    without a pulse, `keys` the number of pulses; a Java Pacemaker has neither, nor an uptime.
     """
 
     read_at: float
@@ -37,12 +36,10 @@ class Coverage:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the server answered."""
         return self.error is None
 
     @classmethod
     def failed(cls, error: StormkeeperError) -> Coverage:
-        """Return the coverage of a server that could not be read."""
         return cls(time.time(), error=str(error) or type(error).__name__)
 
     @classmethod
@@ -51,7 +48,7 @@ class Coverage:
     ) -> Coverage:
         """Return the coverage for an answer received now, None from a Java Pacemaker.
 
-        `seconds_ago` is when the reading of heartbeats began: later heartbeats may be missing.
+        The reading of heartbeats began `seconds_ago`: later heartbeats may be missing.
         """
         if isinstance(answer, StormkeeperError):
             return cls.failed(answer)
@@ -73,9 +70,9 @@ def ask(
     *,
     name: str = "coverage",
 ) -> Mapping[str, Coverage]:
-    """Ask all servers once; return their coverage by ``host:port``, in order.
+    """Ask all servers at once, without retries; return coverage by ``host:port``, in order.
 
-    Raises `ConfigError` for an invalid JAAS file only.
+    Raises only `ConfigError`, for an invalid JAAS file.
     """
     with PacemakerPool(
         servers,
@@ -93,7 +90,7 @@ def unproven_on(
     since_secs: float,
     timeout_secs: float,
 ) -> dict[Address, ServerInfo]:
-    """Return the servers on which a missing pulse does not prove that its worker is gone.
+    """Return the servers on which a missing pulse does not prove that the worker is gone.
 
     Proof is an uptime from before the pulse was seen, `since_secs` ago, or a horizon of
     `timeout_secs`, after which every live worker has a pulse. A Java Pacemaker is trusted.

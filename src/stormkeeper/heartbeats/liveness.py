@@ -2,22 +2,20 @@
 
 `stormkeeper.pipeline.liveness_columns` applies the same rules to columns.
 
-- **A pulse is as old as its receipt**, by the age that the server reports on its monotonic clock.
-  The worker's clock counts only without an age (a Java Pacemaker). Of copies on several servers the
-  newest wins.
+- **A pulse is as old as its receipt**, by the age on the server's monotonic clock. The worker's
+  clock counts only without an age (a Java Pacemaker). Of copies on several servers the newest wins.
 - **Ages travel between machines, times do not**: clocks may differ by more than the timeout. Times
   in a table are on the judge's clock.
-- **Death needs proof.** A worker writes to one server, and its silence is proven for that server's
-  horizon, if the server answers now. Silent workers of a server that is down or restarted a moment
-  ago are *unproven*, and must not be treated as dead. But once a worker has moved from an
-  unreachable server to another, workers have noticed the loss: those that have not turned up
-  elsewhere since are judged by the servers that answer.
-- **A completed worker is not missed**: its last pulse says that all its queries have ended.
+- **Death needs proof.** A worker writes to one server, which, if it answers now, proves silence for
+  its horizon. Silent workers of a server that is down or just restarted are *unproven*, and must
+  not count as dead. But once a worker has moved from an unreachable server to another, workers have
+  noticed the loss: those that have not moved since are judged by the servers that answer.
+- **A completed worker is not missed**: by the last pulse, all queries have ended.
 - **Only a newer pulse ends death or completion**, not a server that goes down later.
-- **A tombstone is evidence of a deletion**, as for a killed topology, not of death. From the server
-  with the worker's newest pulse, it removes the worker's row.
-- **Workers that can never be proven dead are forgotten**, as dead ones are: those of a Java
-  Pacemaker, which does not report deletions, and of a server that is not read any more.
+- **A tombstone proves a deletion**, as for a killed topology, not death. From the server with the
+  newest pulse, it removes the worker's row.
+- **Workers that can never be proven dead are forgotten**, like dead ones: those of a Java
+  Pacemaker, which does not report deletions, and of a server that is no longer read.
 
 The rules hold for one fault at a time: a worker that moves to a server which cannot be reached from
 here looks silent.
@@ -33,7 +31,7 @@ from typing import Final, NamedTuple
 
 from stormkeeper.paths import WorkerId
 
-#: Seconds for which a dead, completed or for ever unproven worker is shown.
+#: For dead, completed or for ever unproven workers.
 FORGET_SECS: Final = 3600.0
 
 
@@ -45,7 +43,6 @@ class Status(StrEnum):
     #: Silent for longer than the timeout, without proof.
     UNPROVEN = "unproven"
     DEAD = "dead"
-    #: All queries have ended by themselves, by the last pulse.
     COMPLETED = "completed"
 
 
@@ -63,15 +60,14 @@ class LivenessLimits:
     timeouts: Mapping[str, float] = field(default_factory=dict)
 
     def timeout_of(self, storm_id: str) -> float:
-        """Return the longest silence of a topology's worker that is not dead."""
         return max(self.timeout_secs, self.timeouts.get(storm_id, 0.0))
 
 
 class WorkerBeat(NamedTuple):
-    """A worker's newest pulse on one server.
+    """A worker's newest pulse on a server.
 
     `received_at`, in seconds since the epoch on the reader's clock, is None without an age.
-    `time_secs` is the worker's clock, None if the pulse was unreadable (`error`).
+    `time_secs` is the worker's clock, None if unreadable (`error`).
     """
 
     worker: WorkerId
@@ -86,7 +82,7 @@ class WorkerBeat(NamedTuple):
 
 
 class Tombstone(NamedTuple):
-    """The deletion of a worker's pulse on one server."""
+    """The deletion of a worker's pulse on a server."""
 
     worker: WorkerId
     server: str
@@ -106,15 +102,14 @@ class ServerHorizon(NamedTuple):
 
     @property
     def is_java(self) -> bool:
-        """Whether a Java Pacemaker answered, which is always read as a whole."""
         return self.reachable and self.horizon_secs is None
 
 
 class WorkerLiveness(NamedTuple):
     """The row of a worker in the liveness table; times are seconds since the epoch.
 
-    `last_seen` is when `server` received its newest pulse, `moved_at` the first receipt after the
-    move from `moved_from`.
+    `server` received the newest pulse at `last_seen`, and the first after the move from
+    `moved_from` at `moved_at`.
     """
 
     worker: WorkerId
@@ -132,10 +127,10 @@ class WorkerLiveness(NamedTuple):
 
 
 class LivenessStep(NamedTuple):
-    """The workers after a batch, and the positions of their newest pulses among its beats.
+    """The workers after a batch, and the positions of their newest pulses among the beats.
 
-    The `forgotten` have no row, but must be remembered: a pulse of theirs on a server without ages
-    would be taken for that of a new worker.
+    The `forgotten` have no row, but must be remembered: without ages, their pulses would look like
+    a new worker's.
     """
 
     rows: list[WorkerLiveness]
@@ -144,7 +139,7 @@ class LivenessStep(NamedTuple):
 
 
 def status(age_secs: float, limits: LivenessLimits, storm_id: str) -> Status:
-    """Return the status of a topology's worker with a proven silence."""
+    """Return the status after a proven silence."""
     if age_secs > limits.timeout_of(storm_id):
         return Status.DEAD
     return Status.LATE if age_secs > limits.late_secs else Status.ALIVE
@@ -161,7 +156,7 @@ def step(
 ) -> LivenessStep:
     """Return all workers after a batch; `now` is on the judge's clock.
 
-    `previous` includes forgotten workers; of a server with ages, `beats` are only changes.
+    `previous` includes forgotten workers; `beats` has only changes of a server with ages.
     """
     known, taken = newest(previous, beats, tombstones, servers, now=now)
     held = {(beat.worker, beat.server) for beat in beats}
@@ -214,8 +209,7 @@ def unseen(
     """Return the status of workers that should beat and have no pulse on any server.
 
     `expected` has the later of launch and beginning of the search. Such a worker may write to any
-    server: it is dead only if all can vouch for the silence. A Java Pacemaker that answers is
-    trusted, as it was read as a whole.
+    server: death needs proof by all. A Java Pacemaker that answers, read as a whole, is trusted.
     """
     vouched = min((_vouches_secs(server) for server in servers.values()), default=0.0)
     found = {}
@@ -234,7 +228,6 @@ def _vouches_secs(server: ServerHorizon) -> float:
 
 
 def longest_horizon(servers: Mapping[str, ServerHorizon]) -> float:
-    """Return the longest silence that any server with ages can prove."""
     horizons = [server.horizon_secs for server in servers.values() if server.reachable]
     return max((secs for secs in horizons if secs is not None), default=0.0)
 
@@ -285,8 +278,8 @@ def _is_newer(beat: WorkerBeat, seen: float, row: WorkerLiveness) -> bool:
             return False
         if row.time_secs is None:  # unreadable, or not read from a server with ages
             return row.revision is None or seen > row.last_seen
-        # A worker's clock, right or wrong, ranks its own pulses. On one server any other pulse is
-        # newer, as the clock may have been set back.
+        # A worker's clock, right or wrong, ranks its own pulses; on one server any other pulse is
+        # newer, as the clock may be set back.
         if beat.server == row.server:
             return beat.time_secs != row.time_secs
         return beat.time_secs > row.time_secs

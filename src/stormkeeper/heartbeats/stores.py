@@ -1,8 +1,8 @@
 """Stores of heartbeats at ``/workerbeats/<storm id>/<node>-<port>``.
 
-Workers send and may not read, others read and remove. A heartbeat goes to one Pacemaker. A reading
-asks all at once, and the newest copy wins; it includes the coverage of each server, as a missing
-heartbeat proves no longer silence. A removal goes to all.
+Workers send and may not read, others read and remove. A heartbeat goes to one Pacemaker, a removal
+to all. A reading asks all at once, and the newest copy wins; the coverage of each server says how
+long a silence a missing heartbeat proves.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["Heartbeat", "HeartbeatReader", "HeartbeatSender", "HeartbeatStore", 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeats:
-    """A reading: each worker's newest heartbeat on servers that answered, and all coverage."""
+    """A reading: workers' newest heartbeats on servers that answered, and all coverage."""
 
     by_path: Mapping[str, Heartbeat]
     coverage: Mapping[str, Coverage]
 
     @property
     def missing(self) -> dict[str, str]:
-        """The servers that did not answer, with the reasons."""
+        """Servers that did not answer, with reasons."""
         return {name: one.error for name, one in self.coverage.items() if one.error is not None}
 
 
@@ -46,24 +46,22 @@ class HeartbeatSender(Protocol):
     def beat(self, path: str, value: bytes) -> None:
         """Set the heartbeat of the worker at `path`.
 
-        Raises `PacemakerError` or `StateError` if no server accepts it.
+        Raises `PacemakerError` or `StateError` if no server accepts the heartbeat.
         """
         ...
 
-    def close(self) -> None:
-        """Disconnect; `beat` fails afterwards."""
-        ...
+    def close(self) -> None: ...
 
 
 class HeartbeatReader(Protocol):
     """Reads and removes heartbeats. Safe for many threads.
 
-    If only some servers answer, their heartbeats are returned. All calls raise `PacemakerError` if
-    no Pacemaker answered, or `StateError` if ZooKeeper has the heartbeats and did not answer.
+    If only some servers answer, returns their heartbeats. All calls raise `PacemakerError` if no
+    Pacemaker answered, or `StateError` if ZooKeeper has the heartbeats and did not answer.
     """
 
     def read(self, path: str) -> Heartbeat | None:
-        """Return the heartbeat of exactly `path`, with its value, or None."""
+        """Return the heartbeat of exactly `path`, with the value."""
         ...
 
     def read_all(
@@ -76,32 +74,27 @@ class HeartbeatReader(Protocol):
         ...
 
     def read_each(self, paths: Collection[str]) -> dict[str, Heartbeat]:
-        """Return the heartbeats of some workers of one topology, with values, by path."""
+        """Return heartbeats of workers of one topology, with values, by path."""
         ...
 
     def names(self, path: str = WORKERBEATS) -> list[str]:
-        """Return the names directly below a path, sorted: topologies, or their workers."""
+        """Return the sorted names directly below a path: topologies, or their workers."""
         ...
 
-    def remove(self, path: str) -> None:
-        """Delete the heartbeats at and below a path on every server."""
-        ...
+    def remove(self, path: str) -> None: ...
 
-    def close(self) -> None:
-        """Disconnect; all other calls fail afterwards."""
-        ...
+    def close(self) -> None: ...
 
 
 class HeartbeatStore(HeartbeatReader, HeartbeatSender, Protocol):
-    """Sends, reads and removes heartbeats, as daemons may. Safe for many threads."""
+    """Sends, reads and removes heartbeats, as daemons may."""
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Suspend Python's garbage collection.
 
-    Searching the objects of 72,000 workers for cycles takes more than half of the time of reading
-    their ages.
+    Cycle searches over 72,000 workers take more than half of a reading of ages.
     """
     if not gc.isenabled():
         yield
@@ -114,23 +107,20 @@ def uncollected() -> Iterator[None]:
 
 
 class PacemakerHeartbeats:
-    """The heartbeats in Pacemakers, a `HeartbeatStore`; closes the pool. Safe for many threads."""
+    """A `HeartbeatStore` in Pacemakers; closes the pool. Safe for many threads."""
 
     def __init__(self, pool: PacemakerPool) -> None:
         self._pool = pool
 
     def beat(self, path: str, value: bytes) -> None:
-        """See `HeartbeatSender.beat`."""
         self._pool.send_pulse(paths.check(path), value)
 
     def read(self, path: str) -> Heartbeat | None:
-        """See `HeartbeatReader.read`."""
         return self._pool.reading(paths.check(path))
 
     def read_all(
         self, path: str = WORKERBEATS, *, values: bool = False, hurried: bool = False
     ) -> Heartbeats:
-        """See `HeartbeatReader.read_all`."""
         with uncollected():
             began = time.monotonic()
             found = self._pool.read(paths.check(path), values=values, hurried=hurried)
@@ -142,7 +132,6 @@ class PacemakerHeartbeats:
             return Heartbeats(found.by_path, coverage)
 
     def read_each(self, paths: Collection[str]) -> dict[str, Heartbeat]:
-        """See `HeartbeatReader.read_each`; sends one request for the topology."""
         if not paths:
             return {}
         (above,) = {path.rpartition("/")[0] for path in paths}
@@ -150,27 +139,25 @@ class PacemakerHeartbeats:
         return {path: found[path] for path in paths if path in found}
 
     def names(self, path: str = WORKERBEATS) -> list[str]:
-        """See `HeartbeatReader.names`."""
         return self._pool.children(paths.check(path))
 
     def remove(self, path: str) -> None:
-        """See `HeartbeatReader.remove`; a server that does not answer now deletes them later."""
+        """Delete; a server that does not answer deletes later."""
         self._pool.delete_path(paths.check(path))
 
     def close(self) -> None:
-        """See `HeartbeatReader.close`."""
         self._pool.close()
 
 
 def pacemaker_sender(conf: Conf) -> PacemakerHeartbeats:
-    """Return the sender of a configuration, not connected yet.
+    """Return the configured sender, not connected yet.
 
-    It authenticates only with ``pacemaker.auth.writes``. Raises `ConfigError` without Pacemakers,
-    or for a bad file of authentication or TLS.
+    Authenticates only with ``pacemaker.auth.writes``. Raises `ConfigError` without Pacemakers, or
+    for a bad file of authentication or TLS.
     """
     return PacemakerHeartbeats(connect(conf, role="writer"))
 
 
 def pacemaker_reader(conf: Conf) -> PacemakerHeartbeats:
-    """Return the reader of a configuration; as `pacemaker_sender`."""
+    """Return the configured reader; as `pacemaker_sender`."""
     return PacemakerHeartbeats(connect(conf))
