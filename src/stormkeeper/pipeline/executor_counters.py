@@ -125,7 +125,7 @@ def increments(
     uptime = pc.max_element_wise(pc.fill_null(to_float64(readings["uptime_secs"]), 0.0), 0.0)
     is_unknown = pa.scalar(False)
     if since is not None:
-        started = pc.subtract(_secs(readings["at"]), uptime)
+        started = pc.subtract(rows.to_seconds(readings["at"]), uptime)
         is_unknown = pc.and_(pc.is_null(before), pc.less_equal(started, since.timestamp()))
     columns = {name: readings[name] for name in readings.column_names}
     for name, type_ in _MEASURES.items():
@@ -153,7 +153,7 @@ def _passed_secs(readings: pa.Table, then: pa.Table) -> dict[str, Any]:
         name: pc.subtract(to_float64(readings[name]), to_float64(then[name]))
         for name in ("time_secs", "uptime_secs")
     }
-    passed["at"] = pc.subtract(_secs(readings["at"]), _secs(then["at"]))
+    passed["at"] = pc.subtract(rows.to_seconds(readings["at"]), rows.to_seconds(then["at"]))
     return passed
 
 
@@ -183,10 +183,6 @@ def _are_known(readings: pa.Table, then: pa.Table, passed: Mapping[str, Any]) ->
     return pc.fill_null(pc.or_(earlier, again), False)
 
 
-def _secs(at: pa.ChunkedArray) -> Any:
-    return pc.divide(to_float64(at.cast(pa.int64())), 1e6)
-
-
 def superseded_workers(held: pa.Table) -> pa.Array:
     """Return the keys of workers that share tasks with a worker started later."""
     if not len(_disputed(held)):
@@ -194,7 +190,7 @@ def superseded_workers(held: pa.Table) -> pa.Array:
     held = held.append_column("worker", worker_keys(held))
     held = held.filter(pc.equal(held["at"], largest_of(held, "at", ["worker"])))
     disputed = held.take(_disputed(held))
-    started = pc.subtract(_secs(disputed["at"]), to_float64(disputed["uptime_secs"]))
+    started = pc.subtract(rows.to_seconds(disputed["at"]), to_float64(disputed["uptime_secs"]))
     disputed = disputed.append_column("started", started).sort_by([("started", "descending")])
     executors = defaultdict[tuple[str, str], list[tuple[int, int]]](list)
     for topology, worker, first, last in columns_of(

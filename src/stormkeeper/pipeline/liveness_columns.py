@@ -306,7 +306,7 @@ def _judged(
     dead = pc.if_else(proven, str(Status.DEAD), str(Status.UNPROVEN))
     is_done = pc.equal(found["status"], Status.COMPLETED)
     status = pc.if_else(is_done, str(Status.COMPLETED), pc.if_else(silent, dead, late))
-    return _with(_with(found, "age_secs", age), "status", status)
+    return rows.replace_column(rows.replace_column(found, "age_secs", age), "status", status)
 
 
 def _timeout(found: pa.Table, limits: LivenessLimits) -> pa.Array:
@@ -352,8 +352,3 @@ def _ahead_secs(names: pa.ChunkedArray, servers: Mapping[str, ServerHorizon]) ->
     which = pc.index_in(names, pa.array(servers, pa.string()))
     ahead = pa.array([server.ahead_secs for server in servers.values()], pa.float64())
     return pc.fill_null(ahead.take(rows.one_array(which)), 0.0)
-
-
-def _with(table: pa.Table, name: str, column: Any) -> pa.Table:
-    place = table.column_names.index(name)
-    return table.set_column(place, table.schema.field(name), column)

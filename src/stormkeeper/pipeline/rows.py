@@ -154,6 +154,11 @@ def to_timestamps(secs: Any) -> Any:
     return micros.cast(pa.int64()).cast(TIMESTAMP)
 
 
+def replace_column(table: pa.Table, name: str, column: Any) -> pa.Table:
+    place = table.column_names.index(name)
+    return table.set_column(place, table.schema.field(name), column)
+
+
 def to_seconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Convert times to seconds since the epoch."""
     return pc.divide(column.cast(pa.int64()).cast(pa.float64(), safe=False), 1_000_000.0)

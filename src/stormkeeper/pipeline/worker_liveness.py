@@ -139,17 +139,12 @@ def _apply_last_pulses(
     judged = pc.if_else(unread, str(Status.UNPROVEN), silent["status"])
     judged = rows.one_array(pc.if_else(completed, str(Status.COMPLETED), judged))
     status = pc.replace_with_mask(status, rows.one_array(is_silent), judged)
-    return result._replace(rows=_with(result.rows, "status", status))
+    return result._replace(rows=rows.replace_column(result.rows, "status", status))
 
 
 def _is_among(table: pa.Table, workers: Collection[WorkerId]) -> Any:
     keys = [f"{worker.storm_id}/{worker.node}-{worker.port}" for worker in workers]
     return pc.is_in(worker_keys(table), pa.array(keys, pa.string()))
-
-
-def _with(table: pa.Table, name: str, column: Any) -> pa.Table:
-    place = table.column_names.index(name)
-    return table.set_column(place, table.schema.field(name), column)
 
 
 def next_liveness(
@@ -180,7 +175,9 @@ def next_liveness(
     for source in (previous, reports):
         if source is not None and "started_at" in source.column_names:
             known_since = source["started_at"].take(positions(table, source))
-            table = _with(table, "started_at", pc.coalesce(known_since, table["started_at"]))
+            table = rows.replace_column(
+                table, "started_at", pc.coalesce(known_since, table["started_at"])
+            )
     return table
 
 

@@ -211,7 +211,7 @@ def test_rule_by_address_is_asked_without_authentication(engine, monkeypatch):
     assert stored == SECRET
 
 
-def test_authentication_is_refused_with_a_remedy_if_a_rule_is_asked(monkeypatch):
+def test_authentication_without_a_method_is_refused_under_a_rule(monkeypatch):
     monkeypatch.setattr(ClientSession, "writes_unasked", property(lambda _: False))
     sessions, _, _ = new_sessions()
     with pytest.raises(RemoteProtocolError, match=r"this server has NONE"):
