@@ -358,7 +358,7 @@ def test_a_batch_without_end_is_told_and_does_not_hold_up_a_stop(start, pacemake
     began = time.monotonic()
     assert worker.stop() == 0, worker.text
     assert time.monotonic() - began < 28.0  # what starts workers kills them not much later
-    assert "\n".join(worker.errors).count("takes too long") == 1
+    assert "\n".join(worker.errors).count("took too long") == 1
 
 
 FAILING = """
