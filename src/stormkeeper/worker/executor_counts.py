@@ -1,8 +1,8 @@
 """Counts of a worker's executors, from rows per micro-batch to Storm's statistics.
 
-Each edge of a query, from a component to a reader, has an observation that counts rows. Spark
-computes a component with two readers twice, once on each edge. A plain script's query is a single
-component, which emits the rows that reach the sink.
+An observation on each edge of a query, from a component to a reader, counts rows. Spark computes a
+component with two readers twice, once per edge. A plain script's query is a single component, which
+emits the rows that reach the sink.
 
 As in Storm, a window has twenty buckets: a count stays for 19 to 20 twentieths.
 """

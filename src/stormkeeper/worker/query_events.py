@@ -221,7 +221,8 @@ class BatchReading:
     """A pass over a batch or a part."""
 
     rows: tuple[int, ...]
-    #: Spark's number of the action, which may have stopped early; None in front of a shuffle.
+    #: Spark's number of the action, which may have stopped early. None for a pass that reads all:
+    #: in a stage before a shuffle, or the micro-batch's own.
     action: int | None = None
 
 

@@ -139,7 +139,7 @@ class ConnectionOpener:
         await self._connect(again=True)
 
     async def compute(self, work: Callable[[], T]) -> T:
-        """Work in a thread; the next step waits for a step that hangs."""
+        """Run `work` in a thread; if the previous work still hangs, wait for it first."""
         try:
             async with asyncio.timeout(STEP_TIMEOUT):
                 if self._step is not None:

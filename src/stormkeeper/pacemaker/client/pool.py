@@ -125,8 +125,8 @@ class PacemakerPool:
         self._placement = WriterPlacement(addresses, random, home=write_to, look_secs=look_secs)
         #: Guards the placement and `_left`.
         self._placement_lock = threading.Lock()
-        #: The server left for home. The next pulse closes the connection, as an earlier pulse may
-        #: still be under way.
+        #: The server that writes left when they returned home. The next pulse closes the
+        #: connection, as an earlier pulse may still be under way.
         self._left: Address | None = None
 
     @property

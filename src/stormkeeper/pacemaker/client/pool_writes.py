@@ -8,7 +8,7 @@ Writers spread evenly:
 - A writer away from home checks at random intervals whether the home answers, and then returns. If
   the home soon fails again, the interval doubles.
 
-Moving is harmless: of a path's pulses on two servers the pulse received last counts.
+Of two copies of a path, the one received last counts, so moving is harmless.
 
 A missed delete is sent ahead of the next request to the server, on the same connection, so that no
 read shows deleted pulses; without requests a timer sends the delete. A pulse cancels the missed

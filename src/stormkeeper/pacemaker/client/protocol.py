@@ -6,7 +6,8 @@ connect, send, drop, settle. The rules:
 - All calls share one connection, which the first call opens.
 - Calls are sent in order, each once, at most `MAX_IN_FLIGHT` unanswered. A retry is another call.
 - A Pacemaker answers in order and copies the message id; any other id ends the connection. No id is
-  reused, as Storm's client would then give a thread another thread's answer.
+  reused on a connection: an old or repeated answer could pass as the answer to a later call, as in
+  Storm's client, where a thread may get another thread's answer.
 - A connection is stuck if the server owes an answer and takes or sends no byte for `try_timeout`:
   the connection is dropped, and all calls on it fail.
 - A call ends at its deadline at the latest. Its slot stays taken until the answer comes or the
@@ -286,7 +287,7 @@ class ClientProtocol:
         self._advance(now)
 
     def received(self, answers: Iterable[Message], now: float) -> None:
-        """Handle answers, or bytes of an unfinished answer."""
+        """Handle answers; an empty list means that bytes came, but no whole answer."""
         if self.state is not LinkState.UP:
             return
         self._in_flight.alive(now)

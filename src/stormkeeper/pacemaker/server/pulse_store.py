@@ -103,7 +103,8 @@ class PulseStore:
         if not is_pulse:
             self._limits.check_size(path)
             self._limits.check_text(path)
-        # `replace` refuses to grow an existing pulse beyond the limit.
+        # `replace` refuses an existing pulse only for growing beyond the limit. Any other reason
+        # there would be reported as "store-full" here.
         if is_pulse or 0 < index.max_bytes < index.bytes_held + len(path) + len(details):
             raise LimitError(
                 "store-full",

@@ -53,7 +53,10 @@ _ANY_SIZE: Final = 0x7FFFFFFF
 
 
 class RequestRefusedError(NotAuthorizedError):
-    """A refusal: the client's frame, and a pair of `server_status.REFUSED`."""
+    """A refusal; `answer` is the frame for the client.
+
+    `cause` and `wanted` are a pair of `server_status.REFUSED`.
+    """
 
     def __init__(self, cause: str, wanted: str, reason: str, answer: bytes) -> None:
         super().__init__(reason)

@@ -28,7 +28,7 @@ TOMBSTONE_SECONDS: Final = 3_600.0
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
 _SHOWN: Final = 200
 
-#: Old pulses that a deletion moves at least.
+#: Least number of old pulses that a deletion moves beyond half of a limit.
 _MOVES: Final = 8
 #: Entries per reading of the clock: some 20 microseconds.
 _STRIDE: Final = 16
@@ -149,10 +149,9 @@ def shown(path: bytes) -> str:
 class Expiry:
     """Turns old pulses into tombstones, and drops old tombstones; `limits` may be set at any time.
 
-    `floor` is the revision of the last dropped tombstone. Every entry has a revision above the
-    floor (an older pulse gets the next revision), so a reader that starts at 0 always ends above
-    the floor. Beyond half of a limit every deletion moves a few pulses, so that no deletion has to
-    move all.
+    `floor` is the revision of the last dropped tombstone. A reader that starts at 0 ends above the
+    floor, since every entry has a newer revision: an older pulse first gets the next revision.
+    Beyond half of a limit every deletion moves a few pulses, so that no deletion has to move all.
     """
 
     __slots__ = (
