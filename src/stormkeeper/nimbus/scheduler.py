@@ -2,8 +2,8 @@
 
 A round starts on a watch (a topology, assignment or supervisor comes or goes, or a supervisor
 reports a stopped worker), after a command, and by time. Every write is fenced. After a write with
-unknown outcome the next round syncs first. No claim is given twice: the counter is kept before the
-first write.
+unknown outcome the next round syncs first. No claim is given twice: each leadership has its own
+epoch, and `RoundMemory` has the next counter before a round's first write.
 """
 
 from __future__ import annotations

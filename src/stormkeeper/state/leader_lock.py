@@ -4,7 +4,7 @@ A lock is an ephemeral node below ``/leader-lock``, never made twice, named by a
 as in Curator; Storm's Nimbuses queue by the number. Here the creation zxid orders locks:
 
 - A later lock has a greater zxid, so no lock gets in before another, and epochs grow.
-- An outdated list lacks no lock before a listed lock.
+- Even an outdated list has every lock that stands before one in it.
 
 The number has 32 bits and restarts when ``/leader-lock`` is made anew, and an operator can give a
 node any name.
@@ -54,7 +54,8 @@ class Lock:
     session_id: int
     #: The node's value at creation.
     holder: bytes
-    #: Value set since: a revoked lock keeps its place, and lets no write through.
+    #: Whether the value was set since creation: a revoked lock keeps its place, and lets no write
+    #: through.
     revoked: bool = False
 
     @property

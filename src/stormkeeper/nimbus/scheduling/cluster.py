@@ -1,4 +1,4 @@
-"""The scheduler's values, an immutable snapshot of the cluster, and their conversion of records.
+"""The scheduler's immutable snapshot of the cluster, and its conversion from and to records.
 
 Times are seconds since 1970 on the planning Nimbus's clock. A machine is a supervisor; several may
 share a host. Storm's fields of an `Assignment` are for Storm's tools; our supervisors read
@@ -74,7 +74,7 @@ class Launch:
     started_at: int = 0
     memory_mb: float = 0
     #: Whether it should stop, or has stopped. Its slot stays reserved until its queries have
-    #: another, and names the machine of an unshared checkpoint.
+    #: another. The slot says on which machine an unshared checkpoint is.
     is_released: bool = False
     #: Crash series of its queries before this launch, in any slot.
     crashes: Crashes | None = None
@@ -90,7 +90,7 @@ class Topology:
     id: str
     status: TopologyStatus = TopologyStatus.ACTIVE
     queries: tuple[str, ...]
-    #: At most: ``topology.workers``, or as rebalanced.
+    #: Most workers: ``topology.workers``, or the last rebalance's number.
     workers: int = 1
     memory_mb: float = 0
     launched_at: float = 0

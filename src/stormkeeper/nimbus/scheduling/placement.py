@@ -7,7 +7,8 @@ share of slots or memory (the greater counts), then by name.
 2. Then every topology with unplaced queries gets one slot before any gets a second: first
    topologies with only bound queries, then those with fewer slots, then the earlier submission.
 
-All queries that may run anywhere fit into one slot; queries bound to machines need a slot on each.
+One slot is enough for all queries that may run anywhere; queries with their checkpoints on certain
+machines need a slot on each of these.
 If small workers take the memory that a large worker needs, a second attempt packs tightly, the
 largest first, and wins if it leaves fewer queries unplaced.
 """
@@ -111,7 +112,8 @@ class Capacity:
     ) -> Slot | None:
         """Take a slot for a worker; None if no supervisor has room.
 
-        `workers` are the topology's on each supervisor. With `only_on`, `not_on` is ignored.
+        `workers`: how many workers the topology has on each supervisor. With `only_on`, `not_on` is
+        ignored.
         """
         node = self._on(only_on, memory_mb) if only_on else self._next(memory_mb, workers, not_on)
         if node is None:
@@ -200,7 +202,7 @@ class Placement:
         if left <= 0:
             return False
         needs = self.fates.needs
-        is_spare = left > len(self.unplaced)  # else every slot left is for a machine without one
+        is_spare = left > len(self.unplaced)  # else keep the slots left for machines that have none
         for node in sorted(needs, key=self._urgency):
             slots = self.slots.get(node, [])
             if len(slots) == len(needs[node]) or (slots and not is_spare):
@@ -231,7 +233,7 @@ def place(
 ) -> tuple[list[Placement], Capacity]:
     """Give slots to topologies; returns the placements and the capacity left.
 
-    `held` are workers whose slots are not free, with the vacated ones.
+    `held`: workers that occupy slots, vacated ones included.
     """
     found, capacity = _attempt(needy, supervisors, held, is_tight=False)
     if _may_be_packed_better(found):

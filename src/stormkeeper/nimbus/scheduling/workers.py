@@ -4,8 +4,8 @@ Liveness has the rules of `stormkeeper.heartbeats.liveness` and two more. Worker
 path, so an older pulse proves nothing about a launch: a worker without its own pulse is judged only
 some time after its launch, and after this Nimbus began to watch. And a machine may die with its
 Pacemaker and workers, so that no server vouches for their silence. Living workers would have moved
-to another Pacemaker: silence on all answering servers is death once the supervisor is lost, too;
-until then this Nimbus alone may be cut off.
+to another Pacemaker. If all answering Pacemakers are silent and the supervisor is lost too, the
+worker is dead; before that, only this Nimbus may be cut off.
 
 - **A worker stays unless proven dead**: pulses take time to return after a Pacemaker's restart, a
   change of leader or a network partition.
@@ -19,7 +19,8 @@ until then this Nimbus alone may be cut off.
 - **Storm's own supervisors run nothing of ours**: their machines have no checkpoints.
 - **No query starts while a released worker of its topology may still run**: the supervisor must
   report that worker stopped, or be gone, and the worker proven dead.
-- **A worker stays while one of its queries has not ended**: its queries are fixed.
+- **A worker stays while one of its queries has not ended**: a worker's set of queries never
+  changes.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def worker_fates(topology: Topology, launches: Iterable[Launch], cluster: Cluste
         return found
     moving = [*found.lost, *found.vacated]
     if stuck and not moving and not unplaced:
-        # All other queries have a place, so these may look for a better one.
+        # All other queries have a place, so stuck workers may move to another machine.
         moving = found.lost = stuck
         found.not_on = frozenset(launch.slot.node for launch in stuck)
     else:
