@@ -120,11 +120,11 @@ def test_who_leads_without_a_lease_is_caught():
 
 
 def test_a_leader_that_cannot_write_is_caught():
-    worlds = [ran(seed, force=False, make_election=KeepsTheLead) for seed in range(20)]
+    worlds = (ran(seed, force=False, make_election=KeepsTheLead) for seed in range(20))
     assert not all(world.has_one_leader() for world in worlds)
 
 
 @pytest.mark.slow
 def test_a_cluster_that_stays_without_a_leader_is_caught():
-    worlds = [ran(seed, force=False, make_election=NeverLooksAgain) for seed in range(20)]
+    worlds = (ran(seed, force=False, make_election=NeverLooksAgain) for seed in range(20))
     assert not all(world.has_one_leader() for world in worlds)
