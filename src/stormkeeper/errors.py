@@ -218,7 +218,7 @@ class EnvironmentBuildError(StormkeeperError):
 
 
 class ClaimedError(WorkerError):
-    """A later launch has claimed a query of this worker."""
+    """A later worker has claimed a query of this worker."""
 
 
 class OccupiedError(ClaimedError):

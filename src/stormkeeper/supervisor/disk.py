@@ -6,8 +6,8 @@
 - ``supervisor/localstate``: the supervisor's id, and the slots' records;
 - ``supervisor/tmp``: unfinished or half removed files, emptied at each start;
 - ``home`` (ours): home of workers, if the supervisor's user has none;
-- ``workers/WORKER``: files of one launch (``pids``, ``heartbeats``, ``tmp``), with the links
-  ``artifacts``, ``package`` and ``python``;
+- ``workers/WORKER``: files of one start of a worker (``pids``, ``heartbeats``, ``tmp``), with the
+  links ``artifacts``, ``package`` and ``python``;
 - ``workers-artifacts/ID/PORT`` (in the logs): ``worker.log`` and ``worker.pid``, which stay.
 
 An unreadable file of the state is renamed with a warning, and counts as absent. Then no worker is
@@ -76,7 +76,7 @@ class Directories:
         return self._code / _name(storm_id)
 
     def worker(self, worker_id: str) -> Path:
-        """Return a launch's folder, the worker's current folder."""
+        """Return the folder of a start, the worker's current folder."""
         return self._workers / _name(worker_id)
 
     def artifacts(self, storm_id: str, port: int) -> Path:
@@ -109,7 +109,7 @@ class Directories:
         return path
 
     def note_process(self, worker_id: str, storm_id: str, port: int, pid: int) -> None:
-        """Write a launch's pid to ``pids/PID`` and ``worker.pid``, for operators alone."""
+        """Write a worker's pid to ``pids/PID`` and ``worker.pid``, for operators alone."""
         with _explained():
             (self.worker(worker_id) / "pids" / str(pid)).touch()
             (self.artifacts(storm_id, port) / "worker.pid").write_text(f"{pid}\n")
@@ -119,7 +119,7 @@ class Directories:
             self._put_aside(path)
 
     def remove_unneeded(self, storm_ids: Container[str], worker_ids: Container[str]) -> list[str]:
-        """Remove code, also unfinished, and launches except these; return the ids.
+        """Remove code, also unfinished, and folders of workers except these; return the ids.
 
         The folders are listed before the needs are checked.
         """

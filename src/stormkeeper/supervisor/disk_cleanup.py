@@ -1,4 +1,4 @@
-"""Removes unneeded code, environments, launches' files and checkpoints."""
+"""Removes unneeded code, environments, workers' files and checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PERIOD_SECS: Final = 30.0
 
 
 class Needed(NamedTuple):
-    """The needed topologies, and the launches of which processes may be left."""
+    """The needed topologies, and the workers of which processes may be left."""
 
     storm_ids: frozenset[str]
     worker_ids: frozenset[str]

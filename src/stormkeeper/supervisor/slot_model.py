@@ -75,9 +75,9 @@ class SlotAssignment:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A launch, recorded before the start of the process, and again with the process."""
+    """A start of a worker, recorded before the process exists, and again with the process."""
 
-    #: The mark of the launch's processes.
+    #: The mark of the processes of this start; a new start has a new id.
     worker_id: str
     assignment: SlotAssignment
     process: ProcessId | None = None
@@ -88,7 +88,7 @@ class SlotRecord:
     """A slot's state for the next supervisor."""
 
     wanted: SlotAssignment | None = None
-    #: The launch of which processes may be left, even of an earlier assignment.
+    #: The start of which processes may be left, even of an earlier assignment.
     worker: WorkerRecord | None = None
     crashes: int = 0
     outcome: SlotOutcome | None = None

@@ -1,7 +1,7 @@
 """The state machine of a slot: events with their time go in, instructions come out.
 
-- A slot has at most one worker: the next is launched when no process of the last is left.
-- A launch is recorded first, so that the next supervisor looks for its worker.
+- A slot has at most one worker: the next is started when no process of the last is left.
+- A start is recorded first, so that the next supervisor looks for its worker.
 - A worker with an old assignment, without a sign of life, or twice over its memory limit, is ended.
 - The next assignment is prepared while the last worker ends.
 - Every wait has a timeout; `SlotMachine.deadline` is the next.

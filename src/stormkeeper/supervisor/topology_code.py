@@ -128,7 +128,7 @@ class LocalTopologyCode:
             return os.pread(file.fileno(), length, start)
 
     def remove_unneeded(self, storm_ids: Collection[str], worker_ids: Container[str]) -> list[str]:
-        """Remove all code except for these topologies and launches, which may change meanwhile."""
+        """Remove all code except for these topologies and workers, which may change meanwhile."""
         with self._disk:
             removed = self._directories.remove_unneeded(storm_ids, worker_ids)
             used = [self._checksums(storm_id) for storm_id in storm_ids]
@@ -204,7 +204,7 @@ def _checksum(file: Path) -> str:
 
 
 class PreparationThreads:
-    """Prepares code and environments of launches on threads. Thread-safe.
+    """Prepares code and environments of workers on threads. Thread-safe.
 
     `answer` gets a slot's port and the answer to its request.
     """

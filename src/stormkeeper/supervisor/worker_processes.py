@@ -1,4 +1,4 @@
-"""The processes of a supervisor's workers: files and command of a launch, looks, signals, ends.
+"""The processes of a supervisor's workers: files and command of a start, looks, signals, ends.
 
 A worker runs in a session of its own and writes its log itself, so it goes on when the supervisor
 ends, and the next supervisor adopts it. The worker's mark identifies all its processes, even when
@@ -73,7 +73,7 @@ class WorkerCommand:
 
 
 class Launcher:
-    """Writes the files and commands of launches."""
+    """Writes the files and commands of workers."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Launcher:
     def command(
         self, worker_id: str, port: int, assignment: SlotAssignment, python: Path
     ) -> WorkerCommand:
-        """Create the folder of a launch, and return the worker's command.
+        """Create the folder of a start, and return the worker's command.
 
         Raises `SupervisorError` without the code or disk space, and `ConfigError`.
         """

@@ -1,4 +1,4 @@
-"""The plan of a topology: queries, executors and tasks; and the claims of launches.
+"""The plan of a topology: queries, executors and tasks; and the claims of workers.
 
 A query is a sink and everything that feeds it. An executor is a component in a query, with as many
 tasks as the component's parallelism. Tasks are numbered from 1, by component id, then by query id.
@@ -134,12 +134,12 @@ _FORM = re.compile(r"([0-9]{1,19})-([0-9]{1,19})-([0-9]{1,19})")
 
 
 class Claim(NamedTuple):
-    """A launch of a query; the greatest claim wins.
+    """The claim of a worker to its queries; the greatest claim wins.
 
-    A worker that was cut off may run on while its queries were launched elsewhere. So a worker
-    writes its claim to the checkpoint, and starts no batch after a greater claim. A leader assigns
-    epoch and counter, with a `launch` of 0; the supervisor raises `launch` at each start of the
-    process.
+    A worker that was cut off may run on while another worker got its queries. So a worker writes
+    its claim to the checkpoint, and starts no batch after a greater claim. The leader gives a
+    launch its `epoch` and `counter`, with a `launch` of 0. At each start of the process the
+    supervisor sets `launch` to the number of the start, greater than those of its earlier starts.
     """
 
     epoch: int

@@ -1,6 +1,6 @@
-"""Claims in checkpoints, which keep two launches of a query from running at once.
+"""Claims in checkpoints, which keep two workers from running a query at once.
 
-A worker that is cut off from the cluster runs on while its replacement starts. So each launch
+A worker that is cut off from the cluster runs on while its replacement starts. So each worker
 writes a claim, greater than all earlier claims, into the query's checkpoint, and ends the query
 when a greater claim appears. Spark refuses the commit of a batch that already runs, but its rows
 stay in the sink, which has to accept a repeated batch. A claim is the name of a file, so no claim
@@ -101,7 +101,7 @@ class Checkpoint:
                     stream.write(bytearray(msgspec.json.encode(owner)))
             finally:
                 stream.close()
-            # Another launch may have written meanwhile: the greater claim wins.
+            # Another worker may have written meanwhile: the greater claim wins.
             newer = self.newer(claim)
         if newer is None:
             for older in self.claims():
@@ -142,8 +142,8 @@ class Claims:
     def take(self, query: str, claim: Claim | None = None) -> None:
         """Claim a query before the start, with the job's claim or else with `claim`.
 
-        Raises `OccupiedError` if another topology has a greater claim, `ClaimedError` if a later
-        launch has, `WorkerError` if the checkpoint cannot be read or written.
+        Raises `OccupiedError` if another topology has a greater claim, `ClaimedError` if another
+        worker of this topology has, `WorkerError` if the checkpoint cannot be read or written.
         """
         claim = self._claims.get(query, claim)
         if claim is None:
@@ -196,7 +196,7 @@ class Claims:
             raise
 
     def is_kept(self, query: str) -> bool:
-        """Return whether this launch still has a query's claim; True if unreadable."""
+        """Return whether this worker still has a query's claim; True if unreadable."""
         taken = self._taken.get(query)
         if taken is None or query in self.lost:
             return query not in self.lost
@@ -313,7 +313,7 @@ class JobClaims:
                 return
 
     def admits(self, batch: Any) -> bool:
-        """Return whether no other launch has claimed the batch's query."""
+        """Return whether no other worker has claimed the batch's query."""
         if not self._job.claims:
             return True
         if self._is_script:

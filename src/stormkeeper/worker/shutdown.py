@@ -27,7 +27,7 @@ from stormkeeper.worker.spark_watch import check_jvm, is_running
 
 log = logging.getLogger(__name__)
 
-#: Exit code: a later launch has claimed a query.
+#: Exit code: a later worker has claimed a query.
 CLAIMED: Final = 3
 
 #: Exit code: a plain script's topology is inactive; the script, started again, waits.

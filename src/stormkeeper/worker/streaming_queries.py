@@ -189,7 +189,7 @@ class TopologyRun:
     def run(self) -> list[str]:
         """Start the queries in order, and wait until all have ended or a stop is asked.
 
-        Skips queries that a later launch has claimed. Returns the ids of queries that a stop kept
+        Skips queries that a later worker has claimed. Returns the ids of queries that a stop kept
         from ending. Raises `WorkerError` if a query or the JVM failed.
         """
         ids = [*self._built]
@@ -238,7 +238,7 @@ class TopologyRun:
         run = self._run(running)
         error = run.error if run is not None else None
         id_ = running.id
-        if not self._claims.is_kept(id_):  # Spark ends the older of two launches with an error
+        if not self._claims.is_kept(id_):  # Spark ends the older of two runs with an error
             self._running.remove(running)
             return
         if error is None:
