@@ -14,7 +14,7 @@ from stormkeeper.heartbeats.liveness import (
 )
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import liveness_columns, rows
-from stormkeeper.pipeline.liveness_columns import WORKERS, positions, rows_of, step, worker_keys
+from stormkeeper.pipeline.liveness_columns import WORKERS, rows_of, step
 from stormkeeper.pipeline.rows import TYPED
 
 LIMITS = LivenessLimits(late_secs=9, timeout_secs=30, forget_secs=100, timeouts={"own-2-17": 60.0})
@@ -172,17 +172,6 @@ def test_hardly_any_worker_is_judged_one_by_one(monkeypatch):
         )
         assert (known["server"].to_pylist(), len(taken)) == ([server] * 2, 2)
     assert known["moved_from"].to_pylist() == ["a:6699"] * 2
-
-
-def test_workers_are_found_in_another_table():
-    def table(*ports):
-        found = [{"storm_id": "t", "node": "n", "port": port} for port in ports]
-        return pa.Table.from_pylist(found, schema=WORKERS)
-
-    assert positions(table(1, 2), table(1, 2)).to_pylist() == [0, 1]
-    assert positions(table(3, 1), table(1, 2)).to_pylist() == [None, 0]
-    assert worker_keys(table(1)).to_pylist() == ["t/n-1"]
-    assert positions(table(), table(1)).to_pylist() == []
 
 
 def test_a_row_comes_back_as_it_was():

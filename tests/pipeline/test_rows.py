@@ -1,10 +1,12 @@
 import datetime as dt
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
 from support.heartbeats import change_of, page_of
 
@@ -100,3 +102,26 @@ def test_rows_that_are_wanted_together_are_not_copied():
     mask = pa.chunked_array([[False], [False, True, True, False], [False]])
     assert rows.where(table, mask)["x"].to_pylist() == [3, 4]
     assert rows.where(table, pa.array([False] * 6)).schema == table.schema
+
+
+@pytest.mark.parametrize(
+    ("storm_id", "name"),
+    [
+        ("word-count-1-1700000000", "word-count"),
+        ("a-2-3-4", "a-2"),
+        ("no-number-x", "no-number-x"),
+        ("-1-2", "-1-2"),
+    ],
+)
+def test_a_topologys_name_is_in_its_id(storm_id, name):
+    assert rows.topology_name(storm_id) == name
+
+
+def test_workers_are_found_in_another_table():
+    def table(*ports):
+        return rows.worker_table(WorkerId("t", "n", port) for port in ports)
+
+    assert rows.positions(table(1, 2), table(1, 2)).to_pylist() == [0, 1]
+    assert rows.positions(table(3, 1), table(1, 2)).to_pylist() == [None, 0]
+    assert rows.worker_keys(table(1)).to_pylist() == ["t/n-1"]
+    assert rows.positions(table(), table(1)).to_pylist() == []

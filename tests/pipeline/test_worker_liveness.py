@@ -13,7 +13,7 @@ from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.paths import WorkerId, parse_workerbeat
 from stormkeeper.pipeline import decoded_rows, rows, worker_liveness
 from stormkeeper.pipeline.table_columns import WORKER_LIVENESS, WORKER_REPORTS
-from stormkeeper.pipeline.worker_liveness import liveness, next_liveness, topology_name
+from stormkeeper.pipeline.worker_liveness import liveness, next_liveness
 from support.heartbeats import change_of, decode_batch, heartbeat, page_of, path, spout
 
 LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)
@@ -269,19 +269,6 @@ def test_of_the_silent_is_asked_what_they_said_last():
         "done": ("completed", False),
         "unread": ("late", True),
     }
-
-
-@pytest.mark.parametrize(
-    ("storm_id", "name"),
-    [
-        ("word-count-1-1700000000", "word-count"),
-        ("a-2-3-4", "a-2"),
-        ("no-number-x", "no-number-x"),
-        ("-1-2", "-1-2"),
-    ],
-)
-def test_a_topologys_name_is_in_its_id(storm_id, name):
-    assert topology_name(storm_id) == name
 
 
 @pytest.mark.spark

@@ -34,7 +34,6 @@ from stormkeeper.pipeline.aggregation import (
     to_int64,
 )
 from stormkeeper.pipeline.executor_stats import ALL_TIME, CAPACITY_WINDOW, KINDS
-from stormkeeper.pipeline.liveness_columns import columns_of, is_same, worker_keys
 
 #: Sums of average times count, in milliseconds.
 TIMES: Final = tuple(f"{name}_ms" for name in WEIGHTS)
@@ -179,7 +178,7 @@ def _are_known(readings: pa.Table, then: pa.Table, passed: Mapping[str, Any]) ->
         *(pc.equal(passed[name], 0.0) for name in ("time_secs", "uptime_secs")),
     )
     for name in (*COUNTED, "server", "instance", "revision"):
-        again = pc.and_(again, is_same(readings[name], then[name]))
+        again = pc.and_(again, rows.is_same(readings[name], then[name]))
     return pc.fill_null(pc.or_(earlier, again), False)
 
 
@@ -187,13 +186,13 @@ def superseded_workers(held: pa.Table) -> pa.Array:
     """Return the keys of workers that share tasks with a worker started later."""
     if not len(_disputed(held)):
         return pa.array([], pa.string())
-    held = held.append_column("worker", worker_keys(held))
+    held = held.append_column("worker", rows.worker_keys(held))
     held = held.filter(pc.equal(held["at"], largest_of(held, "at", ["worker"])))
     disputed = held.take(_disputed(held))
     started = pc.subtract(rows.to_seconds(disputed["at"]), to_float64(disputed["uptime_secs"]))
     disputed = disputed.append_column("started", started).sort_by([("started", "descending")])
     executors = defaultdict[tuple[str, str], list[tuple[int, int]]](list)
-    for topology, worker, first, last in columns_of(
+    for topology, worker, first, last in rows.columns_of(
         disputed, "storm_id", "worker", "task_start", "task_end"
     ):
         executors[topology, worker].append((first, max(first, last)))

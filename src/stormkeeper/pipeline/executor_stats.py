@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoding.layout import COUNTER
 from stormkeeper.pipeline.table_columns import EXECUTOR_STATS
-from stormkeeper.pipeline.worker_liveness import topology_name
 
 #: The window of the capacity, whichever window is requested.
 CAPACITY_WINDOW: Final = "600"
@@ -114,9 +113,7 @@ def split_pulses(pulses: pa.Table) -> SplitPulses:
     worker_of, executors = _flattened(rows.one_array(pulses["executors"]))
     executor_of, counters = _flattened(executors["counters"])
     counters |= {name: _encoded(counters[name]) for name in ("window", "source", "stream")}
-    ids = rows.one_array(pulses["storm_id"]).dictionary_encode()
-    names = pa.array([topology_name(id_) for id_ in ids.dictionary.to_pylist()], pa.string())
-    workers = {"topology": pa.DictionaryArray.from_arrays(ids.indices, names)}
+    workers = {"topology": rows.topology_names(pulses["storm_id"])}
     workers |= {name: rows.one_array(pulses[name]) for name in _REPORT if name not in workers}
     executors |= {"component": _component(executors)}
     executors = {name: executors[name] for name in _EXECUTOR} | {"worker": worker_of}

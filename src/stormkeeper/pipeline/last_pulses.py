@@ -17,8 +17,8 @@ from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.pool_reads import ask_all
 from stormkeeper.pacemaker.client.server_reads import Question, pulses_of
 from stormkeeper.paths import WORKERBEATS, WorkerId
+from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoded_rows import decode
-from stormkeeper.pipeline.liveness_columns import columns_of
 from stormkeeper.pipeline.source import Options
 from stormkeeper.pipeline.worker_liveness import LastPulseFacts
 
@@ -46,7 +46,9 @@ class LastPulses:
     def __call__(self, silent: pa.Table, servers: Collection[str]) -> LastPulseFacts:
         known, asked = {}, {}
         silent = silent.sort_by("last_seen")
-        for storm_id, node, port, *which in columns_of(silent, *WorkerId._fields, *_Pulse._fields):
+        for storm_id, node, port, *which in rows.columns_of(
+            silent, *WorkerId._fields, *_Pulse._fields
+        ):
             worker, pulse = WorkerId(storm_id, node, port), _Pulse(*which)
             read = self._read.get(worker)
             if read is not None:

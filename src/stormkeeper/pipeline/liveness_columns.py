@@ -74,10 +74,10 @@ def step(
 
     `previous` has the columns `WORKERS`, sorted by worker, without the `forgotten`.
     """
-    pulses = pulses.select(_OF_PULSE).append_column("place", numbers(pulses.num_rows))
-    keys = worker_keys(previous)
+    pulses = pulses.select(_OF_PULSE).append_column("place", pa.arange(0, pulses.num_rows))
+    keys = rows.worker_keys(previous)
     pulses = _drop_older(pulses, previous["server"], keys)
-    news = worker_keys(pulses)
+    news = rows.worker_keys(pulses)
     by_row_keys = _row_by_row_keys(news, pulses, tombstones, forgotten, servers)
     is_by_row, is_pulse_by_row = pc.is_in(keys, by_row_keys), pc.is_in(news, by_row_keys)
     by_row = _newest_by_row(
@@ -92,14 +92,14 @@ def step(
         previous, known.filter(is_in_columns), pulses.filter(is_in_columns), servers
     )
     found = pa.concat_tables([_unchanged(previous), changed, by_row])
-    where = pa.concat_arrays([where, pc.index_in(worker_keys(by_row), keys)])
+    where = pa.concat_arrays([where, pc.index_in(rows.worker_keys(by_row), keys)])
     found = _judged(_merge_sorted(found, where, is_by_row), servers, now, limits)
     is_over = _is_forgotten(found, servers, limits)
     gone, found = found.filter(is_over), found.filter(pc.invert(is_over))
     without_age = pulses.filter(pc.is_null(pulses["received_at"]))
     down = [name for name, server in servers.items() if not server.reachable]
     may_return = pc.or_(
-        pc.is_in(worker_keys(gone), worker_keys(without_age)),
+        pc.is_in(rows.worker_keys(gone), rows.worker_keys(without_age)),
         pc.is_in(gone["server"], pa.array(down, pa.string())),
     )
     taken = rows.one_array(found["place"].drop_null())
@@ -110,42 +110,9 @@ def step(
     )
 
 
-def worker_keys(table: pa.Table) -> pa.Array:
-    port = table["port"].cast(pa.string())
-    # A storm id is a path segment without a slash; a port has no dash.
-    found = pc.binary_join_element_wise(table["storm_id"], "/", table["node"], "-", port, "")
-    return rows.one_array(found)
-
-
-def positions(table: pa.Table, among: pa.Table) -> pa.Array:
-    """Return each row's position in `among`, which has each worker once, or null."""
-    if all(table[name].equals(among[name]) for name in WorkerId._fields):
-        return numbers(table.num_rows)  # the usual case: no worker came or went
-    return pc.index_in(worker_keys(table), worker_keys(among)).cast(pa.int64())
-
-
-def numbers(count: int, start: int = 0) -> pa.Array:
-    return pa.arange(start, start + count)
-
-
-def is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Any:
-    """Compare two columns; null equals null."""
-    nothing = pc.and_(pc.is_null(one), pc.is_null(other))
-    return pc.coalesce(pc.equal(one, other), nothing)
-
-
-def columns_of(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
-    """Iterate over the rows of some columns; times in seconds since the epoch."""
-    values = [
-        rows.seconds(column) if pa.types.is_timestamp(column.type) else column.to_pylist()
-        for column in (table[name] for name in names)
-    ]
-    return zip(*values, strict=True)
-
-
 def rows_of(table: pa.Table) -> Iterator[WorkerLiveness]:
     names = (*WorkerId._fields, *WorkerLiveness._fields[1:])
-    for storm_id, node, port, *rest in columns_of(table, *names):
+    for storm_id, node, port, *rest in rows.columns_of(table, *names):
         row = WorkerLiveness(WorkerId(storm_id, node, port), *rest)
         yield row._replace(status=Status(row.status))
 
@@ -156,7 +123,7 @@ def _drop_older(pulses: pa.Table, server_before: pa.ChunkedArray, known: pa.Arra
     All pulses stay of a worker that has moved, has pulses of several servers or instances, or whose
     newest revision is not the newest by receipt.
     """
-    keys = worker_keys(pulses)
+    keys = rows.worker_keys(pulses)
     several = _repeated(keys)
     if not len(several):
         return pulses
@@ -198,11 +165,9 @@ def _row_by_row_keys(
         pc.is_null(pulses["received_at"]),
         pc.is_in(pulses["server"], pa.array(java, pa.string())),
     )
-    remembered = pa.Table.from_pylist(
-        [row.worker._asdict() for row in forgotten],
-        pa.schema([WORKERS.field(name) for name in WorkerId._fields]),
-    )
-    keys = [news.filter(without_age), _repeated(news), *map(worker_keys, (tombstones, remembered))]
+    remembered = rows.worker_table(row.worker for row in forgotten)
+    keys = [news.filter(without_age), _repeated(news)]
+    keys += map(rows.worker_keys, (tombstones, remembered))
     return pc.unique(pa.concat_arrays([rows.one_array(one) for one in keys]))
 
 
@@ -215,13 +180,13 @@ def _newest_by_row(
 ) -> pa.Table:
     beats = [
         WorkerBeat(WorkerId(storm_id, node, port), *rest)
-        for storm_id, node, port, *rest in columns_of(
+        for storm_id, node, port, *rest in rows.columns_of(
             pulses, *WorkerId._fields, *WorkerBeat._fields[1:]
         )
     ]
     buried = [
         Tombstone(WorkerId(storm_id, node, port), *rest)
-        for storm_id, node, port, *rest in columns_of(
+        for storm_id, node, port, *rest in rows.columns_of(
             tombstones, *WorkerId._fields, *Tombstone._fields[1:]
         )
     ]
@@ -249,7 +214,7 @@ def _newest_in_columns(
     same_server = pc.fill_null(pc.equal(was["server"], pulses["server"]), False)
     revised = pc.greater(pulses["revision"], was["revision"])  # null where one is
     revised = pc.if_else(
-        pc.and_(same_server, is_same(was["instance"], pulses["instance"])), revised, None
+        pc.and_(same_server, rows.is_same(was["instance"], pulses["instance"])), revised, None
     )
     is_newer = pc.coalesce(revised, pc.greater(seen, was["last_seen"]), True)
     is_other = pc.and_(pc.is_valid(known), pc.invert(same_server))
@@ -282,9 +247,9 @@ def _merge_sorted(found: pa.Table, where: pa.Array, is_by_row: pa.Array) -> pa.T
     latter in the previous, or null; `is_by_row` marks previous workers to drop.
     """
     count = len(is_by_row)
-    now_at = pc.add(pc.index_in(numbers(count), where.cast(pa.int64())), count)
-    order = pc.coalesce(now_at, pc.if_else(is_by_row, None, numbers(count))).drop_null()
-    new = pc.filter(numbers(len(where), count), pc.is_null(where))
+    now_at = pc.add(pc.index_in(pa.arange(0, count), where.cast(pa.int64())), count)
+    order = pc.coalesce(now_at, pc.if_else(is_by_row, None, pa.arange(0, count))).drop_null()
+    new = pc.filter(pa.arange(count, count + len(where)), pc.is_null(where))
     found = found.take(
         pa.concat_arrays([rows.one_array(order), rows.one_array(new)])
     ).combine_chunks()

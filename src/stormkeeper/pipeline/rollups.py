@@ -29,7 +29,6 @@ from stormkeeper.pipeline.aggregation import (
     to_int64,
 )
 from stormkeeper.pipeline.executor_counters import COUNTERS, TIMES, increments
-from stormkeeper.pipeline.liveness_columns import worker_keys
 from stormkeeper.pipeline.table_columns import ROLLUP
 
 _KEYS: Final = {
@@ -287,7 +286,7 @@ def _placed(
     )
     is_same = pc.fill_null(is_same, False)
     done = pc.if_else(is_same, then["work"], None)
-    worker = pc.index_in(worker_keys(changes), worker_keys(reports))
+    worker = pc.index_in(rows.worker_keys(changes), rows.worker_keys(reports))
     said = reports.select(["bytes", "skipped"]).take(worker)
     placed = {**_columns(changes), "bucket": bucket, "done": done, "worker": worker}
     return pa.table(placed | _columns(said))
@@ -303,9 +302,10 @@ def _known(
     is_replaced = pc.is_in(pa.arange(0, previous.num_rows).cast(pa.int32()), changes["before"])
     kept = previous.filter(pc.invert(is_replaced))
     is_young = pc.greater_equal(kept["at"], pa.scalar(now - FORGET, rows.TIMESTAMP))
-    workers = worker_keys(kept)
+    workers = rows.worker_keys(kept)
     is_waited_for = pc.and_(
-        pc.is_in(workers, worker_keys(reports)), pc.invert(pc.is_in(workers, worker_keys(readings)))
+        pc.is_in(workers, rows.worker_keys(reports)),
+        pc.invert(pc.is_in(workers, rows.worker_keys(readings))),
     )
     stays = pc.or_(is_young, is_waited_for)
     forgotten = pc.max(kept["at"].filter(pc.invert(stays))).as_py()

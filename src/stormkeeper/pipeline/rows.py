@@ -1,8 +1,9 @@
-"""The rows of the ``pacemaker`` source, raw and decoded, for Spark and Arrow."""
+"""The rows of the ``pacemaker`` source, raw and decoded, and functions on columns of all tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 
 from stormkeeper.heartbeats.change_pages import ChangePage
 from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline.decoding.layout import HEARTBEAT, plain
 
 PULSE: Final = "pulse"
@@ -49,14 +51,18 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
-_WORKER: Final = [("storm_id", pa.string()), ("node", pa.string()), ("port", pa.int32())]
+#: The columns that identify a worker.
+WORKER: Final = pa.schema([("storm_id", pa.string()), ("node", pa.string()), ("port", pa.int32())])
+
+#: A topology's id: name, sequence number and time of submission.
+_STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 PASSED_ON: Final = [name for name in SCHEMA.names if name != "details"]
 
 #: Decoded rows: the worker, its heartbeat, and the source's other columns.
 TYPED: Final = pa.schema(
     [
-        *_WORKER,
+        *WORKER,
         *HEARTBEAT.items(),
         ("bytes", pa.int64()),
         *((name, SCHEMA.field(name).type) for name in PASSED_ON),
@@ -162,6 +168,58 @@ def replace_column(table: pa.Table, name: str, column: Any) -> pa.Table:
 def to_seconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Convert times to seconds since the epoch."""
     return pc.divide(column.cast(pa.int64()).cast(pa.float64(), safe=False), 1_000_000.0)
+
+
+def worker_keys(table: pa.Table) -> pa.Array:
+    """Return a text per row that identifies the worker."""
+    port = table["port"].cast(pa.string())
+    # A storm id is a path segment without a slash; a port has no dash.
+    found = pc.binary_join_element_wise(table["storm_id"], "/", table["node"], "-", port, "")
+    return one_array(found)
+
+
+def positions(table: pa.Table, among: pa.Table) -> pa.Array:
+    """Return each row's position in `among`, which has each worker once, or null."""
+    if all(table[name].equals(among[name]) for name in WorkerId._fields):
+        return pa.arange(0, table.num_rows)  # the usual case: no worker came or went
+    return pc.index_in(worker_keys(table), worker_keys(among)).cast(pa.int64())
+
+
+def worker_table(workers: Iterable[WorkerId]) -> pa.Table:
+    """Return a row per worker, with the columns `WORKER`."""
+    return pa.Table.from_pylist([worker._asdict() for worker in workers], WORKER)
+
+
+def topology_name(storm_id: str) -> str:
+    """Return the name in a topology's id, or the id itself if not of Storm's form.
+
+    >>> topology_name("word-count-1-1700000000")
+    'word-count'
+    """
+    match = _STORM_ID.fullmatch(storm_id)
+    return match[1] if match else storm_id
+
+
+def topology_names(storm_ids: pa.ChunkedArray) -> pa.Array:
+    """Return the `topology_name` of each row, as a dictionary."""
+    ids = one_array(storm_ids.dictionary_encode())
+    names = [topology_name(storm_id) for storm_id in ids.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(ids.indices, pa.array(names, pa.string()))
+
+
+def columns_of(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Iterate over the rows of some columns; times in seconds since the epoch."""
+    values = [
+        seconds(column) if pa.types.is_timestamp(column.type) else column.to_pylist()
+        for column in (table[name] for name in names)
+    ]
+    return zip(*values, strict=True)
+
+
+def is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Any:
+    """Compare two columns; null equals null."""
+    nothing = pc.and_(pc.is_null(one), pc.is_null(other))
+    return pc.coalesce(pc.equal(one, other), nothing)
 
 
 def _micros(at: float) -> int:

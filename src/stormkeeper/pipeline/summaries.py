@@ -35,9 +35,7 @@ from stormkeeper.pipeline.executor_stats import (
     is_storms_own,
     is_workers_own,
 )
-from stormkeeper.pipeline.liveness_columns import numbers, worker_keys
 from stormkeeper.pipeline.table_columns import COMPONENT_STATS, TOPOLOGY_STATS, WORKER_STATS
-from stormkeeper.pipeline.worker_liveness import topology_name
 
 #: Counts; ``_all`` includes Storm's own streams.
 COUNTS: Final = (
@@ -50,7 +48,6 @@ _TOTALS: Final = tuple(f"{name}_ms" for name in WEIGHTS)
 _PAGE_TOTALS: Final = tuple(f"{name}_page_ms" for name in WEIGHTS)
 
 _WORKER: Final = WorkerId._fields
-_WORKER_KEYS: Final = pa.schema([READINGS.field(name) for name in WorkerId._fields])
 
 #: The columns of ``executor_stats`` that are summed, or are keys.
 SUMMED: Final = (
@@ -99,7 +96,7 @@ def tally_pulses(read: SplitPulses) -> pa.Table:
     """
     workers, executors, counters = read
     sums = grouped(_streams(counters), ["place"], counts=COUNTS, others=_OF_STREAMS)
-    places = numbers(executors.num_rows * len(WINDOWS))
+    places = pa.arange(0, executors.num_rows * len(WINDOWS))
     executor = pc.divide(places, len(WINDOWS))
     wanted = pc.invert(pc.fill_null(is_workers_own(executors), False)).take(executor)
     places, executor = (column.filter(rows.one_array(wanted)) for column in (places, executor))
@@ -165,7 +162,7 @@ def worker_stats(executors: pa.Table) -> pa.Table:
     columns |= {name: to_int64(found[name]) for name in COUNTS}
     kind = rows.one_array(found["kind"]).cast(pa.int32())
     columns["kind"] = pa.DictionaryArray.from_arrays(kind, KINDS)
-    columns["topology"] = _topologies(found["storm_id"])
+    columns["topology"] = rows.topology_names(found["storm_id"])
     columns["partial"] = pc.fill_null(found["partial"], False)
     return pa.table({name: columns[name] for name in ENCODED.names}).cast(ENCODED)
 
@@ -184,7 +181,7 @@ def component_stats(workers: pa.Table) -> pa.Table:
     found = grouped(_numbered(workers), keys, counts=COUNTS, others=others)
     kind = KINDS.take(rows.one_array(found["kind"]))
     columns = {name: found[name] for name in found.column_names}
-    columns |= {"kind": kind, "topology": _topologies(found["storm_id"])}
+    columns |= {"kind": kind, "topology": rows.topology_names(found["storm_id"])}
     columns["partial"] = pc.fill_null(found["partial"], False)
     columns["read_at"] = largest_of(found, "read_at", ["storm_id"])
     busiest = pc.max_element_wise(largest_of(found, "capacity", ["storm_id", "component"]), 0.0)
@@ -211,7 +208,7 @@ def topology_stats(workers: pa.Table) -> pa.Table:
     found = grouped(found, ["storm_id", "window"], counts=counts, others=others)
     columns = {name: found[name] for name in found.column_names}
     columns["read_at"] = largest_of(found, "read_at", ["storm_id"])
-    columns["topology"] = _topologies(found["storm_id"])
+    columns["topology"] = rows.topology_names(found["storm_id"])
     columns["complete_ms_avg"] = average(found["complete_ms"], found["acked"])
     columns |= {name: to_int64(found[name]) for name in COUNTS if name in columns}
     return pa.table({name: columns[name] for name in TOPOLOGY_STATS.names}).cast(TOPOLOGY_STATS)
@@ -243,19 +240,13 @@ def _of_topology(workers: pa.Table) -> pa.Table:
     return pa.table(columns | {"workers": visible.cast(pa.int64())})
 
 
-def _topologies(storm_ids: pa.ChunkedArray) -> pa.Array:
-    ids = rows.one_array(storm_ids.dictionary_encode())
-    names = [topology_name(id_) for id_ in ids.dictionary.to_pylist()]
-    return pa.DictionaryArray.from_arrays(ids.indices, pa.array(names, pa.string()))
-
-
 class StatisticsUpdate:
     """Sums up the newest pulses of a batch, some at a time, and updates the summaries."""
 
     def __init__(self) -> None:
         self._readings = [READINGS.empty_table()]
         self._sums = [ENCODED.empty_table()]
-        self._workers = [_WORKER_KEYS.empty_table()]
+        self._workers = [rows.WORKER.empty_table()]
 
     def add(self, split: SplitPulses) -> None:
         """Add pulses, a single pulse per worker."""
@@ -263,7 +254,7 @@ class StatisticsUpdate:
         self._readings.append(counters(executors))
         self._sums.append(worker_stats(executors))
         workers = split.workers.select(WorkerId._fields)
-        self._workers.append(workers.cast(_WORKER_KEYS))
+        self._workers.append(workers.cast(rows.WORKER))
 
     def readings(self) -> pa.Table:
         return pa.concat_tables(self._readings)
@@ -297,17 +288,17 @@ class StatisticsUpdate:
     ) -> pa.Array:
         held = self.readings().select(OWNERSHIP.names)
         if executors is not None:
-            workers = worker_keys(executors)
-            is_silent = pc.invert(pc.is_in(workers, worker_keys(read)))
-            is_known = pc.is_in(workers, worker_keys(reports))
+            workers = rows.worker_keys(executors)
+            is_silent = pc.invert(pc.is_in(workers, rows.worker_keys(read)))
+            is_known = pc.is_in(workers, rows.worker_keys(reports))
             held = pa.concat_tables([held, executors.filter(pc.and_(is_silent, is_known))])
         return superseded_workers(held)
 
 
 def _kept(previous: Callable[[], pa.Table | None], read: pa.Table, reports: pa.Table) -> pa.Table:
     """Return the sums of workers with a report and without a new reading."""
-    known = worker_keys(reports)
-    silent = known.filter(pc.invert(pc.is_in(known, worker_keys(read))))
+    known = rows.worker_keys(reports)
+    silent = known.filter(pc.invert(pc.is_in(known, rows.worker_keys(read))))
     # Usually every worker has beaten since the batch before: nothing is read.
     before = previous() if len(silent) else None
     if before is None:
@@ -317,5 +308,5 @@ def _kept(previous: Callable[[], pa.Table | None], read: pa.Table, reports: pa.T
 
 
 def _of_workers(table: pa.Table, workers: pa.Array, *, others: bool = False) -> pa.Table:
-    is_one = pc.is_in(worker_keys(table.select(_WORKER).cast(_WORKER_KEYS)), workers)
+    is_one = pc.is_in(rows.worker_keys(table.select(_WORKER).cast(rows.WORKER)), workers)
     return table.filter(pc.invert(is_one) if others else is_one)

@@ -16,9 +16,7 @@ import pyarrow.compute as pc
 
 from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.liveness_columns import columns_of, positions
 from stormkeeper.pipeline.table_columns import WORKER_EVENTS
-from stormkeeper.pipeline.worker_liveness import topology_name
 
 #: A worker flaps if it returns, or is restarted, this often within `FLAP_SECS` seconds.
 FLAPS: Final = 3
@@ -86,7 +84,7 @@ def _events(
     limits: LivenessLimits,
     now: float,
 ) -> Iterator[_Event]:
-    earlier = positions(after, before)
+    earlier = rows.positions(after, before)
     is_new = pc.is_null(earlier)
     for worker in _workers(after.filter(is_new)):
         yield from _of_new(worker, limits)
@@ -99,7 +97,7 @@ def _events(
     pairs = zip(_workers(was.filter(differs)), _workers(both.filter(differs)), strict=True)
     for one, other in pairs:
         yield from _of_change(one, other, limits)
-    for worker in _workers(before.filter(pc.is_null(positions(before, after)))):
+    for worker in _workers(before.filter(pc.is_null(rows.positions(before, after)))):
         forgotten = now - worker.last_seen > limits.forget_secs
         why = (
             f"nothing was heard of it for {now - worker.last_seen:.0f} s"
@@ -165,7 +163,7 @@ def _flapping(
     since = rows.timestamps([now - FLAP_SECS])[0]
     table = recent() or WORKER_EVENTS.empty_table()
     table = table.filter(pc.greater(table["at"], since))
-    for *worker, event in columns_of(table, "storm_id", "node", "port", "event"):
+    for *worker, event in rows.columns_of(table, "storm_id", "node", "port", "event"):
         if event in ("back", "restarted"):
             times[tuple(worker)] += 1
         elif event == "flapping":
@@ -183,7 +181,7 @@ def _flapping(
 
 
 def _workers(table: pa.Table) -> Iterator[_Worker]:
-    return map(_Worker._make, columns_of(table, *_KNOWN))
+    return map(_Worker._make, rows.columns_of(table, *_KNOWN))
 
 
 def _table(found: list[_Event], limits: LivenessLimits) -> pa.Table:
@@ -197,6 +195,6 @@ def _table(found: list[_Event], limits: LivenessLimits) -> pa.Table:
         for name in ("event", "from_server", "evidence")
     }
     columns["at"] = rows.timestamps(event.at for event in found)
-    columns["topology"] = [topology_name(worker.storm_id) for worker in workers]
+    columns["topology"] = [rows.topology_name(worker.storm_id) for worker in workers]
     columns["timeout_secs"] = [limits.timeout_of(worker.storm_id) for worker in workers]
     return pa.table({name: columns[name] for name in WORKER_EVENTS.names}, schema=WORKER_EVENTS)

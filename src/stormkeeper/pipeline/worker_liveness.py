@@ -8,7 +8,6 @@ long.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -27,16 +26,7 @@ from stormkeeper.heartbeats.liveness import (
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoded_rows import typed
-from stormkeeper.pipeline.liveness_columns import (
-    WORKERS,
-    Step,
-    columns_of,
-    is_same,
-    numbers,
-    positions,
-    step,
-    worker_keys,
-)
+from stormkeeper.pipeline.liveness_columns import WORKERS, Step, step
 from stormkeeper.pipeline.table_columns import REJECTED, WORKER_LIVENESS, WORKER_REPORTS
 
 #: The columns of ``worker_reports`` with workers' start times.
@@ -47,9 +37,6 @@ STARTS: Final = pa.schema(
 #: The key in the table's metadata for forgotten workers, and their columns.
 _FORGOTTEN: Final = b"stormkeeper.forgotten"
 _REMEMBERED: Final = ("server", "last_seen", "status", "time_secs")
-
-#: A topology's id: name, sequence number and time of submission.
-_STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 #: Columns of `WORKER_REPORTS`, by their names in `liveness_columns.WORKERS`.
 _OF_WORKER: Final = {
@@ -143,8 +130,7 @@ def _apply_last_pulses(
 
 
 def _is_among(table: pa.Table, workers: Collection[WorkerId]) -> Any:
-    keys = [f"{worker.storm_id}/{worker.node}-{worker.port}" for worker in workers]
-    return pc.is_in(worker_keys(table), pa.array(keys, pa.string()))
+    return pc.is_in(rows.worker_keys(table), rows.worker_keys(rows.worker_table(workers)))
 
 
 def next_liveness(
@@ -174,7 +160,7 @@ def next_liveness(
     table = _table(result, now)
     for source in (previous, reports):
         if source is not None and "started_at" in source.column_names:
-            known_since = source["started_at"].take(positions(table, source))
+            known_since = source["started_at"].take(rows.positions(table, source))
             table = rows.replace_column(
                 table, "started_at", pc.coalesce(known_since, table["started_at"])
             )
@@ -207,16 +193,6 @@ def liveness(
     return typed(df).coalesce(1).mapInArrow(judge, from_arrow_schema(WORKER_LIVENESS))
 
 
-def topology_name(storm_id: str) -> str:
-    """Return the name in a topology's id, or the id itself if not of Storm's form.
-
-    >>> topology_name("word-count-1-1700000000")
-    'word-count'
-    """
-    match = _STORM_ID.fullmatch(storm_id)
-    return match[1] if match else storm_id
-
-
 def _of_kind(batch: pa.Table, kind: str) -> pa.Table:
     of_kind = pc.equal(batch["kind"], kind)
     if kind == rows.SERVER:
@@ -226,7 +202,7 @@ def _of_kind(batch: pa.Table, kind: str) -> pa.Table:
 
 def _servers(servers: pa.Table, earliest: float, now: float) -> dict[str, ServerHorizon]:
     found = {}
-    for name, health, read_at in columns_of(servers, "server", "health", "read_at"):
+    for name, health, read_at in rows.columns_of(servers, "server", "health", "read_at"):
         # A pulse and the server's row are read with the same clock. If that clock is wrong, the
         # server still was read in this batch.
         ahead_secs = 0.0 if earliest <= read_at <= now else read_at - now
@@ -286,9 +262,7 @@ def _table(result: Step, now: float) -> pa.Table:
     }
     for name in ("last_seen", "moved_at"):
         columns[name] = rows.to_timestamps(found[name])
-    storm_ids = rows.one_array(found["storm_id"]).dictionary_encode()
-    topologies = [topology_name(storm_id) for storm_id in storm_ids.dictionary.to_pylist()]
-    columns["topology"] = pa.array(topologies, pa.string()).take(storm_ids.indices)
+    columns["topology"] = rows.topology_names(found["storm_id"]).cast(pa.string())
     unproven = pc.equal(found["status"], Status.UNPROVEN)
     columns["stale"] = unproven
     columns["status"] = pc.if_else(unproven, str(Status.LATE), found["status"])
@@ -313,14 +287,14 @@ def next_reports(
     as for `next_liveness`.
     """
     before = WORKER_REPORTS.empty_table() if previous is None else previous
-    every = numbers(batch.num_rows)
+    every = pa.arange(0, batch.num_rows)
     batch = batch.append_column("row", every)
     result, pulses, _ = judge_workers(
         _reported_workers(before), list(forgotten(before)), batch, limits, between
     )
-    newest = rows.where(pulses, pc.is_in(numbers(pulses.num_rows), result.taken))
-    now, at = result.rows, positions(result.rows, newest)
-    was, read, is_new = before.take(positions(now, before)), newest.take(at), pc.is_valid(at)
+    newest = rows.where(pulses, pc.is_in(pa.arange(0, pulses.num_rows), result.taken))
+    now, at = result.rows, rows.positions(result.rows, newest)
+    was, read, is_new = before.take(rows.positions(now, before)), newest.take(at), pc.is_valid(at)
     skipped, started_at = _since(was, now, period_secs)
     columns: dict[str, Any] = {name: now[of_worker] for of_worker, name in _OF_WORKER.items()}
     columns |= {
@@ -359,7 +333,7 @@ def _since(was: pa.Table, now: pa.Table, period_secs: float) -> tuple[Any, Any]:
     skipped = pc.subtract(pc.round(pc.divide(secs, period_secs)).cast(pa.int64()), 1)
     counted = pc.subtract(pc.subtract(now["revision"], was["revision"]), 1)
     is_there = pc.and_(
-        is_same(was["server"], now["server"]), is_same(was["instance"], now["instance"])
+        rows.is_same(was["server"], now["server"]), rows.is_same(was["instance"], now["instance"])
     )
     skipped = pc.min_element_wise(skipped, pc.if_else(is_there, counted, None))
     skipped = pc.if_else(pc.is_valid(passed), pc.max_element_wise(skipped, 0), 0)
