@@ -229,8 +229,9 @@ _OTHERS: Final = {
     "executed_cv": f"sqrt(greatest({_SPREAD}, 0)) / nullif(sum(executed), 0)",
 }
 
-#: A table with another column is not merged by component: add new columns here. Without a rule
-#: above, a column gets its largest value.
+#: A new column of `component_stats` or a roll-up must be added here, or its rows are no longer
+#: merged; `executor_stats` is not merged, on purpose. Without a rule above, a column gets its
+#: largest value.
 _SUMMED_UP: Final = {
     *(*_KEYS, *_SUMS, *_WEIGHTS, *_OTHERS),
     *("component", "capacity", "interval_secs", "restarts", "readings", "skipped"),
