@@ -2,8 +2,9 @@
 
 To add a column, describe it in `table_columns.EXECUTOR_STATS`. A heartbeat's column is one of
 `rows.TYPED`, an executor's a field of `decoding.layout.EXECUTOR` named in `_EXECUTOR`, a stream's a
-field of `decoding.layout.COUNTER`, which both decoding engines fill. `split_pulses` computes the
-columns that heartbeats lack, named in `_COMPUTED`.
+field of `decoding.layout.COUNTER`, which both decoding engines fill. A computed column of a worker
+is made in `split_pulses` and named in `_COMPUTED`; one of an executor is made there and named in
+`_EXECUTOR`.
 """
 
 from __future__ import annotations
@@ -28,29 +29,32 @@ WINDOWS: Final = (CAPACITY_WINDOW, "10800", "86400", ALL_TIME)
 
 _EXECUTOR: Final = ("task_start", "task_end", "component", "kind")
 
-#: Columns of the heartbeat, and the computed ones.
-_REPORT: Final = tuple(
+#: Columns of the heartbeat, and the computed columns of its worker.
+_OF_WORKER: Final = tuple(
     name
     for name in EXECUTOR_STATS.names
     if name not in _EXECUTOR and COUNTER.get_field_index(name) < 0
 )
 _COMPUTED: Final = ("topology",)
 
-READ: Final = (*(name for name in _REPORT if name not in _COMPUTED), "executors")
+#: The columns of decoded pulses that are read. Raises `KeyError` if a column has no source.
+READ: Final = tuple(
+    rows.TYPED.field(name).name for name in (*_OF_WORKER, "executors") if name not in _COMPUTED
+)
 
 #: Target size of a piece's rows; a single pulse may need more. An Arrow column of texts is limited
 #: to 2 GiB.
 _PIECE_BYTES: Final = 16 << 20
 
-#: Without the component's name, which may be long.
+#: Estimated bytes of a row, without the component's name, which may be long.
 _ROW_BYTES: Final = 256
 
-#: In the order of numbers in tallies; `layout._KINDS` has another order.
+#: Tallies hold a kind's position here; `layout._KINDS` has another order.
 KINDS: Final = pa.array(["spout", "bolt"])
 
 
 def cut_pulses(pulses: pa.Table) -> Iterator[pa.Table]:
-    """Cut decoded pulses into pieces with rows of some MB."""
+    """Cut decoded pulses into pieces, each with rows of `_PIECE_BYTES` at most, or one pulse."""
     start = 0
     # A column of lists of many gigabytes has several chunks.
     for chunk in pulses["executors"].chunks:
@@ -73,9 +77,10 @@ def cut_pulses(pulses: pa.Table) -> Iterator[pa.Table]:
 def executor_stats(pulses: pa.Table) -> pa.Table:
     """Lay out the counts of executors, a row per executor, window and stream.
 
-    An unnamed component is called by the executor's tasks, ``tasks 1-3``; the executor that each of
-    Storm's workers has for itself, of task -1, is ``__system``. A window without counts has a row
-    without a stream. Undecoded pulses give no rows; cut many pulses by `cut_pulses`.
+    A component that the worker does not name is called ``tasks 1-3``, after the executor's tasks;
+    the component of a Storm worker's own executor, of task -1, is ``__system``. A window without
+    counts has a row without a stream. Undecoded pulses give no rows. Cut many pulses by
+    `cut_pulses` before.
     """
     return executor_rows(split_pulses(pulses)).cast(EXECUTOR_STATS)
 
@@ -83,12 +88,12 @@ def executor_stats(pulses: pa.Table) -> pa.Table:
 def executor_rows(read: SplitPulses) -> pa.Table:
     """Return the rows of `executor_stats`, with dictionaries of texts."""
     workers, executors, counters = read
-    # Pulses come in order of time, as the log is sorted.
+    # Keep the order of the pulses, which is usually by `read_at`; then the store need not sort.
     counters = _in_every_window(counters, executors.num_rows)
     executor_of = rows.one_array(counters["executor"])
     worker_of = rows.one_array(executors["worker"]).take(executor_of)
     columns = {name: counters[name] for name in COUNTER.names}
-    columns |= {name: rows.one_array(workers[name]).take(worker_of) for name in _REPORT}
+    columns |= {name: rows.one_array(workers[name]).take(worker_of) for name in _OF_WORKER}
     columns |= {name: rows.one_array(executors[name]).take(executor_of) for name in _EXECUTOR}
     return pa.table({name: columns[name] for name in EXECUTOR_STATS.names})
 
@@ -96,9 +101,9 @@ def executor_rows(read: SplitPulses) -> pa.Table:
 class SplitPulses(NamedTuple):
     """Decoded pulses as three tables without repetition; texts are dictionaries.
 
-    ``executors`` have the number of their ``worker``, ``counters`` that of their ``executor``, and
-    ``place``: the executor's number times the number of windows, plus the window's number; null for
-    a window that is not Storm's.
+    ``executors`` have the row number of their ``worker``, ``counters`` that of their ``executor``.
+    ``place`` numbers the pairs of executor and window, by executor and then as in `WINDOWS`; it is
+    null for a window that is not Storm's.
     """
 
     workers: pa.Table
@@ -114,7 +119,7 @@ def split_pulses(pulses: pa.Table) -> SplitPulses:
     executor_of, counters = _flattened(executors["counters"])
     counters |= {name: _encoded(counters[name]) for name in ("window", "source", "stream")}
     workers = {"topology": rows.topology_names(pulses["storm_id"])}
-    workers |= {name: rows.one_array(pulses[name]) for name in _REPORT if name not in workers}
+    workers |= {name: rows.one_array(pulses[name]) for name in _OF_WORKER if name not in workers}
     executors |= {"component": _component(executors)}
     executors = {name: executors[name] for name in _EXECUTOR} | {"worker": worker_of}
     windows = counters["window"]
@@ -122,7 +127,7 @@ def split_pulses(pulses: pa.Table) -> SplitPulses:
     first = pc.multiply(executor_of.cast(pa.int64()), len(WINDOWS))
     counters |= {"executor": executor_of, "place": pc.add(first, window.cast(pa.int64()))}
     return SplitPulses(
-        pa.table({name: _encoded(workers[name]) for name in _REPORT}),
+        pa.table({name: _encoded(workers[name]) for name in _OF_WORKER}),
         pa.table({name: _encoded(column) for name, column in executors.items()}),
         pa.table(counters),
     )
