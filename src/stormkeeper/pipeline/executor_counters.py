@@ -80,10 +80,10 @@ _TASK_BITS: Final = 33
 
 
 def counters(tallies: pa.Table) -> pa.Table:
-    """Return each executor's counters since the worker's start, from `summaries.tally_rows`.
+    """Return each executor's counters since the worker's start.
 
-    ``at`` is the time of receipt, or else of the read; counts are at least 0, without Storm's own
-    streams.
+    `tallies` are from `summaries.tally_rows` or `tally_pulses`. ``at`` is the time of receipt, or
+    else of the read; counts are at least 0, without Storm's own streams.
     """
     window = tallies["window"].cast(pa.string())
     found, recent = (tallies.filter(pc.equal(window, of)) for of in (ALL_TIME, CAPACITY_WINDOW))

@@ -73,7 +73,8 @@ ENCODED: Final = pa.schema(
 def tally_rows(executors: pa.Table) -> pa.Table:
     """Sum each executor's streams, in each of Storm's windows; kinds become numbers.
 
-    `executors` are rows of ``executor_stats``, one report per executor, or concatenated results.
+    `executors` are rows of ``executor_stats``, one report per executor, or results of this
+    function, concatenated.
     """
     keys = [*_WORKER, "component", "task_start", "task_end", "window"]
     keys += ["kind", "read_at", "uptime_secs"]
@@ -128,7 +129,7 @@ def _streams(counters: pa.Table) -> pa.Table:
 
 
 def sum_workers(executors: pa.Table) -> pa.Table:
-    """Sum `tally_rows` by worker, component and window.
+    """Sum the result of `tally_rows` or `tally_pulses` by worker, component and window.
 
     Returns the columns of `WORKER_STATS`, with counts of any size, and kinds as numbers.
     """
@@ -152,7 +153,7 @@ def sum_workers(executors: pa.Table) -> pa.Table:
 
 
 def worker_stats(executors: pa.Table) -> pa.Table:
-    """Sum `tally_pulses` by worker, component and window, into rows of `ENCODED`.
+    """Sum the result of `tally_rows` or `tally_pulses` as `sum_workers`, with columns `ENCODED`.
 
     ``…_ms`` are average times count; in ``…_page_ms`` each executor's is cut to whole milliseconds.
     ``capacity`` is the largest, in the rows of ten minutes, else null.
@@ -262,17 +263,18 @@ class StatisticsUpdate:
     def tables(
         self,
         previous: Callable[[], pa.Table | None],
-        executors: pa.Table | None,
+        previous_counters: pa.Table | None,
         reports: pa.Table,
     ) -> dict[str, Rows]:
         """Return ``worker_stats``, and the new rows of ``component_stats`` and ``topology_stats``.
 
-        `previous` reads ``worker_stats``, `executors` are the newest readings before this batch,
-        `reports` the next worker reports. A worker with an unreadable new pulse keeps its sums.
+        `previous` reads ``worker_stats``, `previous_counters` are the executors' newest readings
+        before this batch, `reports` the next worker reports. A worker with an unreadable new pulse
+        keeps its sums.
         """
         read = pa.concat_tables(self._workers)
         kept, sums = _kept(previous, read, reports), self._sums
-        if len(gone := self._superseded(executors, read, reports)):
+        if len(gone := self._superseded(previous_counters, read, reports)):
             kept, *sums = [_of_workers(some, gone, others=True) for some in (kept, *sums)]
         workers = pa.concat_tables([kept, *sums]).unify_dictionaries()
         is_changed = pc.is_in(workers["storm_id"], pc.unique(read["storm_id"]))
@@ -284,14 +286,15 @@ class StatisticsUpdate:
         }
 
     def _superseded(
-        self, executors: pa.Table | None, read: pa.Table, reports: pa.Table
+        self, previous_counters: pa.Table | None, read: pa.Table, reports: pa.Table
     ) -> pa.Array:
         held = self.readings().select(OWNERSHIP.names)
-        if executors is not None:
-            workers = rows.worker_keys(executors)
+        if previous_counters is not None:
+            workers = rows.worker_keys(previous_counters)
             is_silent = pc.invert(pc.is_in(workers, rows.worker_keys(read)))
             is_known = pc.is_in(workers, rows.worker_keys(reports))
-            held = pa.concat_tables([held, executors.filter(pc.and_(is_silent, is_known))])
+            silent = previous_counters.filter(pc.and_(is_silent, is_known))
+            held = pa.concat_tables([held, silent])
         return superseded_workers(held)
 
 

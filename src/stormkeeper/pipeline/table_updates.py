@@ -44,15 +44,15 @@ from stormkeeper.pipeline.worker_reports import KNOWN_SECS, next_rejected, next_
 
 log = logging.getLogger(__name__)
 
-#: Reads this part of a table, by name. `since` skips a log's older files, not rows; `schema`
-#: chooses columns.
+#: Reads this part of a table, by name; with `since`, all parts of a log, without its older files.
+#: `schema` chooses columns.
 ReadPrevious = Callable[..., pa.Table | None]
 
 #: Computes a query's next tables (of a log, the new rows) from the previous tables, the batch, and
 #: the first and last time of the batch's read, in seconds since the epoch.
 ComputeTables = Callable[[ReadPrevious, Batch, tuple[float, float]], Made]
 
-#: Called with the published tables `_REPORTED` of a batch.
+#: Called after publishing, with the batch's tables named in `_REPORTED`; with none for statistics.
 OnPublished = Callable[[Mapping[str, Rows]], None]
 
 #: Returns the known ``topology.worker.timeout.secs`` by topology id.
@@ -162,6 +162,7 @@ def liveness_tables(
 def statistics_tables(
     limits: LivenessLimits, period_secs: float, named: AddNames = lambda pulses: pulses
 ) -> ComputeTables:
+    """Compute ``executor_stats``, then ``worker_reports``, ``rejected``, sums and roll-ups."""
     growth = _GrowthWarning()
 
     def compute(before: ReadPrevious, batch: Batch, between: tuple[float, float]) -> Made:
