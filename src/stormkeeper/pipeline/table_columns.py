@@ -159,7 +159,7 @@ EXECUTOR_STATS: Final = _table(
     (
         "emitted",
         _LONG,
-        "tuples or rows; null if not reported, as `transferred` to `process_ms_avg`",
+        "tuples or rows; null if not reported, as are `transferred` to `process_ms_avg`",
     ),
     ("transferred", _LONG, "emitted, times the receiving bolts"),
     *_alike(_LONG, "tuples or rows", "executed", "acked", "failed"),
