@@ -86,7 +86,7 @@ def executor_stats(pulses: pa.Table) -> pa.Table:
 
 
 def executor_rows(read: SplitPulses) -> pa.Table:
-    """Return the rows of `executor_stats`, with dictionaries of texts."""
+    """Return the rows of `executor_stats`; columns of text are dictionary-encoded."""
     workers, executors, counters = read
     # Keep the order of the pulses, which is usually by `read_at`; then the store need not sort.
     counters = _in_every_window(counters, executors.num_rows)
@@ -99,7 +99,7 @@ def executor_rows(read: SplitPulses) -> pa.Table:
 
 
 class SplitPulses(NamedTuple):
-    """Decoded pulses as three tables without repetition; texts are dictionaries.
+    """Decoded pulses as three tables without repetition; columns of text are dictionary-encoded.
 
     ``executors`` have the row number of their ``worker``, ``counters`` that of their ``executor``.
     ``place`` numbers the pairs of executor and window, by executor and then as in `WINDOWS`; it is

@@ -201,7 +201,7 @@ def topology_name(storm_id: str) -> str:
 
 
 def topology_names(storm_ids: pa.ChunkedArray) -> pa.Array:
-    """Return the `topology_name` of each row, as a dictionary."""
+    """Return the `topology_name` of each topology id, dictionary-encoded."""
     ids = one_array(storm_ids.dictionary_encode())
     names = [topology_name(storm_id) for storm_id in ids.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(ids.indices, pa.array(names, pa.string()))
