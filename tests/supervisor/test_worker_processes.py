@@ -201,6 +201,20 @@ def test_a_command_that_does_not_exist(bench):
     assert bench.processes.look() == {}
 
 
+def test_worker_that_proc_does_not_show_is_ended(bench, monkeypatch):
+    started = []
+
+    def find(pid):
+        started.append(pid)
+
+    monkeypatch.setattr(process_table, "find", find)
+    with pytest.raises(SupervisorError, match="mount /proc"):
+        bench.start("time.sleep(600)", ready=False)
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)
+    assert bench.processes.look() == {}
+
+
 @pytest.mark.parametrize("environment", [{"A=B": "C"}, {"A": "B\0"}])
 def test_an_environment_that_no_process_can_have(bench, environment):
     command = WorkerCommand(

@@ -243,9 +243,11 @@ class WorkerProcesses:
         # The pid is not reused before this process reaps it.
         found = process_table.find(child.pid)
         if found is None:
+            child.kill()  # it could not be watched, and another will be started
+            child.wait()
             raise SupervisorError(
-                f"the worker {worker_id} was started as process {child.pid}, which /proc does not"
-                " show: mount /proc"
+                f"the worker {worker_id} was ended: /proc does not show its process {child.pid};"
+                " mount /proc"
             )
         if command.nice:
             # At once, as the worker's children inherit it.
