@@ -307,8 +307,12 @@ def test_it_runs_a_real_topology(leader, supervisor, tmp_path):
     first = WorkerProcesses(str(supervisor.folder / "supervisor"))
     for worker_id in first.strays():
         first.adopt(worker_id, None)
-    [look] = first.look().values()
-    assert len(look.members) > 1, "there is a JVM"
+
+    def look_with_jvm():
+        [look] = first.look().values()
+        return look if len(look.members) > 1 else None
+
+    look = until(look_with_jvm, START_SECS)  # heartbeats begin before the JVM
     assert supervisor.start() == node
     main = int(pid.read_text())
     os.kill(main, signal.SIGKILL)
