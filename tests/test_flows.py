@@ -17,7 +17,6 @@ from stormkeeper import paths
 from stormkeeper.conf import defaults
 from stormkeeper.errors import StateUnavailableError
 from stormkeeper.state.storm import cluster as storm_cluster
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.supervisor import slot_model as times
 from stormkeeper.supervisor.assignments import Assignments
 from stormkeeper.thrift.records import (
@@ -29,6 +28,7 @@ from stormkeeper.thrift.records import (
     SupervisorInfo,
     TopologyStatus,
 )
+from stormkeeper.thrift.serialization import Codec
 from stormkeeper.topology.package.archive import unpack
 from stormkeeper.topology.package.code import collect
 from stormkeeper.topology.plan import Claim

@@ -4,7 +4,7 @@ from stormkeeper.blobs import keys
 from stormkeeper.blobs.peers import deliver
 from stormkeeper.errors import BlobNotFoundError, InvalidBlobKeyError, PeerError
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
+from stormkeeper.thrift.serialization import Codec
 from support.code import code_of, cut_after, damages
 from support.disks import files
 

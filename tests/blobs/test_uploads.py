@@ -28,7 +28,7 @@ from stormkeeper.errors import (
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.storm.blob_records import BlobRecord
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
+from stormkeeper.thrift.serialization import Codec
 from support.disks import files, room_for
 from support.memory_state import MemoryEnsemble
 

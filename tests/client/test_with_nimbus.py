@@ -10,7 +10,7 @@ from stormkeeper.cli.commands import storm as command
 from stormkeeper.client import topology_view
 from stormkeeper.client.nimbus_connection import connect
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
+from stormkeeper.thrift.serialization import Codec
 from support.memory_state import MemoryEnsemble
 from support.nimbus_service import nimbuses
 from support.packages import tree

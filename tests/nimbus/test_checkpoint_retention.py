@@ -5,8 +5,8 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.nimbus.cleanup import EXPIRY_DOUBT_SECS, CheckpointRetention
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import Checkpoints, StormBase, TopologyStatus
+from stormkeeper.thrift.serialization import Codec
 from support.leaders import lead
 
 OLD, NEW = "wc-1-1700000000", "wc-2-1700000100"

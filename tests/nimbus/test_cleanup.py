@@ -4,8 +4,8 @@ import pytest
 
 from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner, gone_since
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import Credentials, LogConfig, StormBase, TopologyStatus
+from stormkeeper.thrift.serialization import Codec
 from support.heartbeats import heartbeat, path
 from support.leaders import lead
 from support.waiting import until

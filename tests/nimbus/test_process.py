@@ -18,9 +18,9 @@ from stormkeeper.nimbus import process
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.state import leader_lock
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from stormkeeper.thrift.records import SupervisorInfo
+from stormkeeper.thrift.serialization import Codec
 from support.apache_thrift import ApacheClient, DeclaredError
 from support.daemon import DaemonProcess
 from support.disks import mounted, read_only

@@ -11,8 +11,8 @@ from stormkeeper.nimbus.readiness import LOOKS_PER_WRITE, Candidate, DiskWatch, 
 from stormkeeper.paths import NimbusId
 from stormkeeper.state import leader_lock
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import NimbusSummary, StormBase, TopologyStatus
+from stormkeeper.thrift.serialization import Codec
 from support.interposed import Interposed
 from support.leaders import lead
 from support.nimbuses import Shelf, share, submit, submit_by_java

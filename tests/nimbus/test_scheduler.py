@@ -18,7 +18,6 @@ from stormkeeper.nimbus.scheduler import LeaderDuties, Scheduler
 from stormkeeper.nimbus.submitted import Submitted, TopologyCache
 from stormkeeper.state import leader_lock
 from stormkeeper.state.storm.cluster import StormClusterState, leader_state
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.nimbus import StormTopology
 from stormkeeper.thrift.records import (
     ClusterWorkerHeartbeat,
@@ -28,6 +27,7 @@ from stormkeeper.thrift.records import (
     SupervisorInfo,
     TopologyStatus,
 )
+from stormkeeper.thrift.serialization import Codec
 from stormkeeper.topology.description import of_topology
 from support.leaders import lead
 from support.topologies import make

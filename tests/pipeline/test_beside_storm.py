@@ -15,9 +15,8 @@ from stormkeeper.local import reservations
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import tables
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import Assignment
-from stormkeeper.thrift.serialization import deserialize
+from stormkeeper.thrift.serialization import Codec, deserialize
 from support import vectors
 from support.daemon import DaemonProcess
 from support.heartbeats import path

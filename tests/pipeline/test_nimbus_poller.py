@@ -17,7 +17,7 @@ from stormkeeper.pipeline.nimbus_poller import (
 )
 from stormkeeper.pipeline.status import StatusTracker
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
+from stormkeeper.thrift.serialization import Codec
 from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
 from support.memory_state import MemoryEnsemble
 from support.nimbus_service import nimbuses

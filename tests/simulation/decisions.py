@@ -7,9 +7,8 @@ from simulation.history import Attempt
 from stormkeeper import paths
 from stormkeeper.state.fenced_writer import FencedWriter
 from stormkeeper.state.storm.cluster import LeaderClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import Assignment, StormBase, TaskInfo, TopologyStatus
-from stormkeeper.thrift.serialization import Compression
+from stormkeeper.thrift.serialization import Codec, Compression
 from support.memory_tree import MemoryTree
 
 TOPOLOGIES: Final = tuple(f"topology-{number}-1" for number in range(4))

@@ -12,7 +12,7 @@ from stormkeeper.state.fenced_writer import FencedWriter
 from stormkeeper.state.leader_lock import Fence
 from stormkeeper.state.storage import NodeData, NodeStat
 from stormkeeper.state.storm.cluster import LeaderClusterState
-from stormkeeper.state.storm.record_io import Codec, stamped
+from stormkeeper.state.storm.record_io import stamped
 from stormkeeper.state.survey import ADVICE, StateProblem, Survey, check
 from stormkeeper.thrift.records import (
     Assignment,
@@ -30,6 +30,7 @@ from stormkeeper.thrift.records import (
     TaskInfo,
     TopologyStatus,
 )
+from stormkeeper.thrift.serialization import Codec
 from support.interposed import Interposed
 from support.memory_state import MemoryEnsemble
 from support.transactions import Transaction

@@ -10,7 +10,6 @@ from stormkeeper.nimbus.scheduling import cluster
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.paths import Slot
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.supervisor import assignments
 from stormkeeper.supervisor.assignments import (
     Assignments,
@@ -22,6 +21,7 @@ from stormkeeper.supervisor.process_table import ProcessId
 from stormkeeper.supervisor.slot_model import Restart, SlotAssignment, SlotRecord, WorkerRecord
 from stormkeeper.supervisor.worker_processes import start_claims
 from stormkeeper.thrift.records import Assignment, LaunchClaim, NodeInfo
+from stormkeeper.thrift.serialization import Codec
 from stormkeeper.topology.plan import Claim
 from support.leaders import lead
 from support.memory_state import MemoryEnsemble

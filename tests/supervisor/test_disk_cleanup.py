@@ -7,11 +7,11 @@ import pytest
 
 from stormkeeper.errors import SupervisorError
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.supervisor.disk import PYTHON, Directories
 from stormkeeper.supervisor.disk_cleanup import CheckpointRemoval, DiskCleanup, Needed
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.thrift.records import Checkpoints
+from stormkeeper.thrift.serialization import Codec
 from stormkeeper.topology.package.environment import Base
 from support.leaders import lead
 from support.stores import MemoryStore

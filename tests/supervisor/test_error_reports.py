@@ -6,9 +6,9 @@ import pytest
 
 from stormkeeper.errors import StateUnavailableError
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.supervisor.registration import ErrorReports, last_lines
 from stormkeeper.supervisor.slot_model import SlotAssignment
+from stormkeeper.thrift.serialization import Codec
 from stormkeeper.topology.faults import crash, crash_with_cause
 from support.memory_state import MemoryEnsemble
 

@@ -11,13 +11,13 @@ import stormkeeper
 from stormkeeper import conf
 from stormkeeper.nimbus.scheduling import cluster
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.supervisor import registration
 from stormkeeper.supervisor.registration import Machine, MachineStatus, Registration, info
 from stormkeeper.supervisor.slot_model import SlotAssignment
 from stormkeeper.supervisor.slots import SlotState, SlotStatus
 from stormkeeper.thrift import records as thrift
 from stormkeeper.thrift.records import LaunchClaim
+from stormkeeper.thrift.serialization import Codec
 from stormkeeper.topology.plan import Claim
 from support.memory_state import MemoryEnsemble
 from support.waiting import until

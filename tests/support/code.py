@@ -14,8 +14,8 @@ from stormkeeper.errors import CodeError, PeerError, PeerUnavailableError
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.storm.blob_records import BlobRecord
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import NimbusSummary, StormBase, TopologyStatus
+from stormkeeper.thrift.serialization import Codec
 from support.leaders import lead
 from support.memory_state import MemoryEnsemble
 

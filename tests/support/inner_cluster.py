@@ -21,10 +21,10 @@ from stormkeeper.nimbus.submitted import SubmittedCode, TopologyCache
 from stormkeeper.state import leader_lock
 from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.supervisor import process
 from stormkeeper.supervisor.disk import Directories, LocalState
 from stormkeeper.thrift.records import KillOptions
+from stormkeeper.thrift.serialization import Codec
 from support import stand_in_worker
 from support.nimbus_service import NimbusService
 from support.stores import MemoryStore

@@ -12,8 +12,8 @@ from stormkeeper.paths import NimbusId
 from stormkeeper.state import leader_lock
 from stormkeeper.state.storage import ClusterState
 from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import StormBase, TopologyStatus
+from stormkeeper.thrift.serialization import Codec
 from support.leaders import lead
 from support.waiting import until
 

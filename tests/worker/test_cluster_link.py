@@ -6,7 +6,6 @@ import pytest
 
 from stormkeeper.errors import AccessDeniedError, StateUnavailableError
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import (
     Credentials,
     LogConfig,
@@ -15,6 +14,7 @@ from stormkeeper.thrift.records import (
     StormBase,
     TopologyStatus,
 )
+from stormkeeper.thrift.serialization import Codec
 from stormkeeper.worker import cluster_link
 from stormkeeper.worker.cluster_link import ClusterLink
 from support.leaders import lead

@@ -7,8 +7,8 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, StormBase, TopologyStatus
+from stormkeeper.thrift.serialization import Codec
 from stormkeeper.topology.package.archive import unpack
 from stormkeeper.topology.plan import Claim
 from stormkeeper.worker import cluster_link

@@ -116,7 +116,7 @@ def logs(
     with until_interrupted() if is_followed else nullcontext(), open_state(conf) as store:
         from stormkeeper.state.backends import NodeHeartbeats
         from stormkeeper.state.storm.cluster import StormReads
-        from stormkeeper.state.storm.record_io import Codec
+        from stormkeeper.thrift.serialization import Codec
 
         cluster = StormReads(store, Codec.from_conf(conf), heartbeats=NodeHeartbeats(store))
         storm_id = _storm_id(cluster, topology, may_be_gone=worker is not None)

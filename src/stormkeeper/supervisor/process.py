@@ -33,7 +33,6 @@ from stormkeeper.errors import (
 from stormkeeper.state import backends
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.state.storm.worker_reports import ErrorLimits
 from stormkeeper.supervisor import registration
 from stormkeeper.supervisor.assignments import Assignments
@@ -48,6 +47,7 @@ from stormkeeper.supervisor.slot_loop import SlotLoop, SupervisorContext
 from stormkeeper.supervisor.slot_model import SlotTimeouts
 from stormkeeper.supervisor.topology_code import LocalTopologyCode
 from stormkeeper.supervisor.worker_processes import Launcher, WorkerProcesses
+from stormkeeper.thrift.serialization import Codec
 from stormkeeper.topology.package.environment import Base
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,6 @@ from stormkeeper.errors import (
 from stormkeeper.state import backends
 from stormkeeper.state.storage import Role
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.state.storm.worker_reports import ErrorLimits
 from stormkeeper.state.watches import Stream
 from stormkeeper.thrift.records import (
@@ -41,6 +40,7 @@ from stormkeeper.thrift.records import (
     StormBase,
     TopologyStatus,
 )
+from stormkeeper.thrift.serialization import Codec
 from stormkeeper.worker.driver_log import LogLevels
 from stormkeeper.worker.heartbeat import HeartbeatBuilder
 from stormkeeper.worker.job import Job, Owner

@@ -18,13 +18,13 @@ from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.stores import HeartbeatSender
 from stormkeeper.state import backends
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import (
     ClusterWorkerHeartbeat,
     ExecutorInfo,
     ExecutorStats,
     QueryActivity,
 )
+from stormkeeper.thrift.serialization import Codec
 from stormkeeper.topology.plan import Executor
 from stormkeeper.worker.executor_counts import WorkerStatistics
 from stormkeeper.worker.query_events import QueryRun

@@ -31,7 +31,7 @@ from stormkeeper.errors import (
     WorkerError,
 )
 from stormkeeper.state import backends
-from stormkeeper.state.storm.record_io import Codec
+from stormkeeper.thrift.serialization import Codec
 from stormkeeper.topology import faults
 from stormkeeper.topology.plan import Plan, plan
 from stormkeeper.topology.topology import Topology, spread

@@ -16,7 +16,6 @@ from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remo
 from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
 from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import (
     Assignment,
     LaunchClaim,
@@ -26,6 +25,7 @@ from stormkeeper.thrift.records import (
     SupervisorInfo,
     TopologyStatus,
 )
+from stormkeeper.thrift.serialization import Codec
 from support.clusters import NOW
 from support.leaders import lead
 from support.memory_state import MemoryEnsemble

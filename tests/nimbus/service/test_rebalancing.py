@@ -12,9 +12,9 @@ from stormkeeper.nimbus.lifecycle import ConfChanges
 from stormkeeper.nimbus.round import pending_deadlines
 from stormkeeper.nimbus.service import topology_checks
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.nimbus import InvalidTopologyException
 from stormkeeper.thrift.records import RebalanceOptions, TopologyStatus
+from stormkeeper.thrift.serialization import Codec
 from support.memory_state import MemoryEnsemble
 from support.nimbus_clients import declared, submit
 from support.nimbus_service import SECRET, nimbuses

@@ -13,7 +13,6 @@ from stormkeeper.errors import CallRefusedError, NotLeaderError, OutcomeUnknownE
 from stormkeeper.nimbus.submitted import encode_conf
 from stormkeeper.rpc.service_client import ServiceClient
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.nimbus import (
     AlreadyAliveException,
     Nimbus,
@@ -22,6 +21,7 @@ from stormkeeper.thrift.nimbus import (
     TopologyInitialStatus,
 )
 from stormkeeper.thrift.records import Credentials, LogConfig, LogLevel, LogLevelAction
+from stormkeeper.thrift.serialization import Codec
 from support.memory_state import MemoryEnsemble
 from support.nimbus_service import describe, nimbuses, package, topology_of
 from support.waiting import DEADLINE_SECS, until

@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import (
     Assignment,
     CrashSeries,
@@ -18,6 +17,7 @@ from stormkeeper.thrift.records import (
     TopologyStatus,
     WorkerLaunch,
 )
+from stormkeeper.thrift.serialization import Codec
 from stormkeeper.topology.faults import crash, crash_with_cause
 from support.memory_state import MemoryEnsemble
 from support.nimbus_service import nimbuses

@@ -14,7 +14,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.server.daemon import without_effect
 from stormkeeper.state import backends
-from stormkeeper.state.storm.record_io import Codec
+from stormkeeper.thrift.serialization import Codec
 from support.pacemaker import PacemakerProcess
 from support.waiting import until
 

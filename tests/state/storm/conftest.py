@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
-from stormkeeper.state.storm.record_io import Codec
+from stormkeeper.thrift.serialization import Codec
 from support.leaders import lead
 from support.memory_state import MemoryEnsemble, MemoryState
 

@@ -5,8 +5,8 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, StateUnavailableError
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import NimbusSummary
+from stormkeeper.thrift.serialization import Codec
 from support.memory_state import MemoryEnsemble
 from support.waiting import until
 from support.zookeeper import expire_behind_cut

@@ -11,7 +11,6 @@ from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.heartbeat_records import ExecutorBeat
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import (
     Assignment,
     ClusterWorkerHeartbeat,
@@ -21,7 +20,7 @@ from stormkeeper.thrift.records import (
     TaskHeartbeat,
     WorkerLaunch,
 )
-from stormkeeper.thrift.serialization import Release, serialize
+from stormkeeper.thrift.serialization import Codec, Release, serialize
 from support.heartbeats import spout
 from support.interposed import Interposed
 from support.leaders import lead

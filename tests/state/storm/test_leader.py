@@ -14,7 +14,7 @@ from stormkeeper.state.leader_lock import Fence
 from stormkeeper.state.storage import Check, ClusterState, StateReader, StateWriter
 from stormkeeper.state.storm import cluster
 from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState, leader_state
-from stormkeeper.state.storm.record_io import Codec, LeaderWriter, RecordWriter, SessionWriter
+from stormkeeper.state.storm.record_io import LeaderWriter, RecordWriter, SessionWriter
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from stormkeeper.thrift.records import (
     Assignment,
@@ -28,6 +28,7 @@ from stormkeeper.thrift.records import (
     TaskInfo,
     TopologyStatus,
 )
+from stormkeeper.thrift.serialization import Codec
 from support.leaders import lead, obtain_fence
 from support.stores import settings_for
 

@@ -5,11 +5,12 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.conf import defaults
 from stormkeeper.errors import ConfigError, SerializationError
-from stormkeeper.state.storm.record_io import Codec, stamped
+from stormkeeper.state.storm.record_io import stamped
 from stormkeeper.thrift import records
 from stormkeeper.thrift.idl import schema_of
 from stormkeeper.thrift.records import Assignment, StormBase, TopologyStatus
 from stormkeeper.thrift.serialization import (
+    Codec,
     Compression,
     Release,
     decompress,

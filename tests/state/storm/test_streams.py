@@ -12,9 +12,9 @@ from stormkeeper import paths
 from stormkeeper.errors import StateClosedError, StateUnavailableError
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState, StormReads
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from stormkeeper.thrift.records import StormBase, TopologyStatus
+from stormkeeper.thrift.serialization import Codec
 from support.leaders import lead
 from support.memory_state import MemoryEnsemble
 from support.stores import settings_for

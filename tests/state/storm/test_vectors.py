@@ -12,9 +12,8 @@ from stormkeeper import conf as configuration
 from stormkeeper import paths
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.cluster import StormClusterState, connect
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift import records
-from stormkeeper.thrift.serialization import Compression, deserialize, serialize
+from stormkeeper.thrift.serialization import Codec, Compression, deserialize, serialize
 from support import reference_codec, vectors
 from support.leaders import lead
 from support.waiting import DEADLINE_SECS

@@ -4,9 +4,9 @@ from stormkeeper import paths
 from stormkeeper.errors import OutcomeUnknownError
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.state.storm.worker_reports import ErrorLimits
 from stormkeeper.thrift.records import ErrorInfo
+from stormkeeper.thrift.serialization import Codec
 from support.interposed import Interposed
 
 STORM = "wc-1-1700000000"

@@ -15,12 +15,12 @@ from stormkeeper.errors import OutcomeUnknownError, StateError, StateUnavailable
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.state.watches import NodeWatch, WatchKind
 from stormkeeper.state.zookeeper import ensemble_connection
 from stormkeeper.state.zookeeper.ensemble_connection import WINDOW
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from stormkeeper.thrift.records import NimbusSummary, SupervisorInfo
+from stormkeeper.thrift.serialization import Codec
 from support.events import CHANGED, CHILDREN, CREATED, DELETED
 from support.hearing import Hearing
 from support.stores import limit_calls, settings_for

@@ -33,7 +33,6 @@ from stormkeeper.state.storm.heartbeat_records import (
     HeartbeatReads,
     HeartbeatWrites,
 )
-from stormkeeper.state.storm.record_io import Codec, Record
 from stormkeeper.state.storm.worker_reports import (
     ErrorLimits,
     ErrorThrottles,
@@ -44,6 +43,7 @@ from stormkeeper.state.storm.worker_reports import (
 )
 from stormkeeper.state.watches import Callback, Stream
 from stormkeeper.thrift.records import Assignment, NimbusSummary, StormBase, SupervisorInfo
+from stormkeeper.thrift.serialization import Codec, Record
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,6 @@ from stormkeeper.names import host_port
 from stormkeeper.state.storage import ClusterState, ConnectionState, Delete, NodeData, SetData
 from stormkeeper.state.storm.record_io import (
     ROUNDS,
-    Codec,
     LeaderWriter,
     RecordReader,
     SessionWriter,
@@ -48,6 +47,7 @@ from stormkeeper.thrift.records import (
     SupervisorInfo,
     TopologyStatus,
 )
+from stormkeeper.thrift.serialization import Codec
 
 #: Optional fields of a base but the epoch, which the writer sets.
 _CLEARABLE: Final = frozenset(

@@ -10,29 +10,19 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple
 
 from thriftpy2.thrift import TPayload
 
 from stormkeeper import paths
-from stormkeeper.conf import Conf
 from stormkeeper.errors import NoNodeError, RecordTooLargeError, SerializationError, StateError
 from stormkeeper.state.fenced_writer import FencedWriter
 from stormkeeper.state.storage import ClusterState, StateReader, StateWriter, digest_id
 from stormkeeper.state.watches import Callback, WaitingCallbacks, WatchKind
 from stormkeeper.thrift.reader import with_article
-from stormkeeper.thrift.serialization import (
-    Compression,
-    compression_for,
-    deserialize,
-    release_for,
-    serialize,
-)
-from stormkeeper.thrift.writer import Release
+from stormkeeper.thrift.serialization import Codec, Record
 
 log = logging.getLogger(__name__)
-
-Record = TypeVar("Record", bound=TPayload)
 
 #: Attempts beside other sessions' changes.
 ROUNDS = 20
@@ -45,60 +35,6 @@ LONGEST = 1_000_000
 
 #: Remembered unreadable values, each of which is logged once.
 MOST_UNREADABLE = 10_000
-
-
-class Codec:
-    """Encodes records for a release of Storm, decodes all forms; raises `SerializationError`."""
-
-    def __init__(
-        self, compression: Compression = Compression.GZIP, release: Release | None = None
-    ) -> None:
-        self._compression = compression
-        #: The Storm that must read the records.
-        self.release = release or release_for(compression)
-        #: Of the last `read_all`, by directory.
-        self._listed: dict[str, Mapping[str, _Read]] = {}
-
-    @classmethod
-    def from_conf(cls, conf: Conf) -> Self:
-        """Return the configured codec; `ConfigError` if unknown."""
-        release = conf["storm.meta.serialization.release"]
-        return cls(
-            compression_for(conf["storm.meta.serialization.delegate"]),
-            None if release is None else Release(release),
-        )
-
-    def read(self, cls: type[Record], data: bytes) -> Record:
-        return deserialize(cls, data)
-
-    def read_all(
-        self, cls: type[Record], directory: str, values: Mapping[str, bytes]
-    ) -> tuple[dict[str, Record], dict[str, SerializationError]]:
-        """Decode all `values` of a directory, by name; return records and errors.
-
-        Unchanged bytes return the same object again: decoding takes most of a large cluster's read.
-        """
-        before, now = self._listed.get(directory, {}), dict[str, _Read]()
-        failed = {}
-        for name, data in values.items():
-            known = before.get(name)
-            if known is None or known.data != data:
-                try:
-                    known = _Read(data, self.read(cls, data))
-                except SerializationError as error:
-                    failed[name] = error
-                    continue
-            now[name] = known
-        self._listed[directory] = now
-        return {name: each.record for name, each in now.items()}, failed
-
-    def write(self, record: TPayload) -> bytes:
-        return serialize(record, self._compression, release=self.release)
-
-
-class _Read(NamedTuple):
-    data: bytes
-    record: Any
 
 
 def checked(cls: type[Record], record: Record) -> Record:
