@@ -12,6 +12,7 @@ from stormkeeper.client.topology_view import COMPLETED, health_of, shown_status
 from stormkeeper.conf.address import supervisor_names
 from stormkeeper.names import host_port, printable
 from stormkeeper.topology.faults import UNSEEN_END
+from stormkeeper.topology.schedule_status import ScheduleKind, schedule_kind
 
 if TYPE_CHECKING:
     from stormkeeper.client.topology_view import ComponentView, QueryView, TopologyView, WorkerView
@@ -35,8 +36,6 @@ _DASHES: Final = 88
 
 #: A supervisor's memory, in MB.
 _MEMORY: Final = "memory.mb"
-#: Prefixes of a complete ``sched_status``.
-_IN_PLACE: Final = ("Fully Scheduled", "Completed")
 
 
 def storm_table(found: Sequence[TopologySummary]) -> Iterator[str]:
@@ -348,5 +347,5 @@ def _waits(topology: TopologySummary) -> bool:
     return (
         topology.status in ("ACTIVE", "INACTIVE")
         and bool(status)
-        and not status.startswith(_IN_PLACE)
+        and schedule_kind(status) not in (ScheduleKind.FULL, ScheduleKind.COMPLETED)
     )

@@ -20,14 +20,10 @@ from stormkeeper.errors import RefusedError, RpcError, RpcOutcomeUnknownError, R
 from stormkeeper.thrift.nimbus import TopologySummary
 from stormkeeper.thrift.records import ErrorInfo, KillOptions, RebalanceOptions
 from stormkeeper.topology.faults import is_crash
+from stormkeeper.topology.schedule_status import PLACED, ScheduleKind, schedule_kind
 
 #: A topology's status after a command that cannot be repeated.
 _STATUSES: Final = {"killTopologyWithOpts": "KILLED", "rebalance": "REBALANCING"}
-
-#: Prefixes of ``sched_status`` of a complete schedule.
-_PLACED: Final = ("Fully Scheduled", "Running with fewer slots than requested")
-#: Prefixes of ``sched_status`` of a full cluster.
-_LACKS: Final = ("Not enough slots", "Not enough memory")
 
 #: Time without a batch after which a query counts as waiting for data.
 _IDLE_SECS: Final = 10
@@ -274,7 +270,6 @@ class PlacementCheck:
 
 def running_status(topology: TopologyView) -> WaitStatus:
     """Return whether all workers and queries run; ended queries need no worker."""
-    schedule = topology.sched_status
     if topology.status == "REBALANCING":
         return WaitStatus(False, "it is REBALANCING until its wait is over")
     if topology.status == "KILLED":
@@ -285,7 +280,8 @@ def running_status(topology: TopologyView) -> WaitStatus:
     if text:
         return WaitStatus(False, text, error=error)
     places = ", ".join(worker.place for worker in topology.workers)
-    fewer = f" ({schedule})" if schedule.startswith(_PLACED[1]) else ""
+    schedule = topology.sched_status
+    fewer = f" ({schedule})" if schedule_kind(schedule) is ScheduleKind.FEWER_SLOTS else ""
     return WaitStatus(True, f"it runs at {places}{fewer}", error=error)
 
 
@@ -293,8 +289,9 @@ def _missing(topology: TopologyView) -> str:
     """Return why a topology waits, or ""."""
     if not _is_planned(topology):
         schedule = topology.sched_status
-        hint = "; `storm status` shows the slots of all supervisors"
-        return schedule + (hint if schedule.startswith(_LACKS) else "")
+        if schedule_kind(schedule) in (ScheduleKind.LACKS_SLOTS, ScheduleKind.LACKS_MEMORY):
+            return f"{schedule}; `storm status` shows the slots of all supervisors"
+        return schedule
     workers = topology.workers
     if not workers:
         return "no worker is assigned yet"
@@ -332,13 +329,13 @@ def _has_started(topology: TopologyView) -> bool:
 def _is_planned(topology: TopologyView) -> bool:
     schedule = topology.sched_status
     should_run = topology.status not in ("REBALANCING", "KILLED")
-    return should_run and (not schedule or schedule.startswith(_PLACED))
+    return should_run and (not schedule or schedule_kind(schedule) in PLACED)
 
 
 def _surplus(topology: TopologyView, requested: int | None) -> str:
     """Note that a topology has fewer queries than requested workers."""
     most = len(topology.workers)
-    is_whole = topology.sched_status.startswith(_PLACED[0])
+    is_whole = schedule_kind(topology.sched_status) is ScheduleKind.FULL
     if requested is None or requested <= most or not is_whole:
         return ""
     if most == 1:

@@ -23,10 +23,10 @@ from stormkeeper.thrift.nimbus import (
 )
 from stormkeeper.thrift.records import TopologyHealth
 from stormkeeper.topology.faults import newest_line
+from stormkeeper.topology.schedule_status import ScheduleKind, schedule_kind
 
 #: Shown for a topology whose queries have all ended by themselves.
 COMPLETED: Final = "COMPLETED"
-_COMPLETED: Final = "Completed"
 
 #: The window since a worker's start.
 _ALL_TIME: Final = ":all-time"
@@ -257,7 +257,7 @@ def shown_status(status: str | None, sched_status: str | None) -> str:
     >>> shown_status("ACTIVE", "Completed"), shown_status("KILLED", "Completed")
     ('COMPLETED', 'KILLED')
     """
-    if status in ("ACTIVE", "INACTIVE") and sched_status == _COMPLETED:
+    if status in ("ACTIVE", "INACTIVE") and schedule_kind(sched_status) is ScheduleKind.COMPLETED:
         return COMPLETED
     return status or "?"
 

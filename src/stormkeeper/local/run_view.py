@@ -27,6 +27,7 @@ from stormkeeper.history.table_reader import Tables
 from stormkeeper.local.pacemaker_watch import ComponentCounts, RunSnapshot, WorkerPulses
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline.tables import LIVENESS, NAMES, WORKER_LIVENESS
+from stormkeeper.topology.schedule_status import PLACED, ScheduleKind, schedule_kind
 
 #: Between two progress lines.
 LINE_SECS = 5.0
@@ -47,10 +48,6 @@ WORKER_STARTS = "a supervisor starts the worker"
 SPARK_STARTS = "Spark is starting in the worker"
 FIRST_BATCH = "Spark runs in the worker, no heartbeat has counted a row yet"
 PIPELINE_STARTS = "the heartbeat pipeline is starting: liveness comes with its first batch"
-
-#: Nimbus's statuses of a topology placed as far as possible, and of a completed one.
-_PLACED = ("Fully Scheduled", "Running with fewer slots than requested")
-_COMPLETED = "Completed"
 
 
 @dataclass(frozen=True)
@@ -341,7 +338,7 @@ def _unwell(nimbus_view: TopologyView | None) -> str:
 def is_completed(snapshot: RunSnapshot, nimbus_view: TopologyView | None) -> bool:
     if nimbus_view is None:
         return False
-    if nimbus_view.sched_status.startswith(_COMPLETED):
+    if schedule_kind(nimbus_view.sched_status) is ScheduleKind.COMPLETED:
         return True
     # The workers' pulses say it before Nimbus does.
     done = {(w.worker.node, w.worker.port) for w in snapshot.workers if w.completed}
@@ -368,7 +365,7 @@ def waits_for(
         return unwell
     if not snapshot.workers:
         status = "" if nimbus_view is None else nimbus_view.sched_status
-        return status if status and not status.startswith(_PLACED) else WORKER_STARTS
+        return status if status and schedule_kind(status) not in PLACED else WORKER_STARTS
     if not has_counted(snapshot):
         # A worker reports components once it has a Spark session.
         return FIRST_BATCH if snapshot.components() else SPARK_STARTS

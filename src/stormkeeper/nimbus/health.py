@@ -23,6 +23,7 @@ from stormkeeper.thrift.records import (
     WorkerActivity,
     WorkerLaunch,
 )
+from stormkeeper.topology.schedule_status import PLACED, ScheduleKind, schedule_kind
 
 RUNNING: Final = "running"
 STARTING: Final = "starting"
@@ -41,10 +42,8 @@ _LONG_BATCH_SECS: Final = 20
 _PROVEN_SECS: Final = 30
 _LONGEST: Final = 160
 
-#: Beginnings of ``sched_status`` where all is placed, and where heartbeats say more.
-_PLACED: Final = ("Fully Scheduled", "Running with fewer slots than requested")
-_OF_PULSES: Final = ("No pulse comes from", "No Pacemaker can say")
-_COMPLETED: Final = "Completed"
+#: Schedules of topologies that do not wait for a worker's place.
+_IN_PLACE: Final = PLACED | {ScheduleKind.NO_PULSE, ScheduleKind.NO_PACEMAKER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +125,12 @@ def of_topology(
     `sched_status` None is unknown; `hosts` are host names by supervisor id.
     """
     is_to_run = status in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)
-    if not is_to_run or sched_status == _COMPLETED:
+    kind = schedule_kind(sched_status)
+    if not is_to_run or kind is ScheduleKind.COMPLETED:
         return None
     all_ = [(hosts.get(slot.node, slot.node), slot.port, one) for slot, one in found.items()]
     sched_text = sched_status or ""
-    if sched_text and not sched_text.startswith((*_PLACED, *_OF_PULSES)):
+    if sched_text and kind not in _IN_PLACE:
         all_.append(("", 0, WorkerHealth(WAITING, sched_text)))
     if not all_:
         if sched_status is None:
@@ -146,7 +146,7 @@ def of_topology(
         )
     )
     text = "; ".join(texts[:2]) + (f"; and {len(texts) - 2} more" if len(texts) > 2 else "")
-    if worst == RUNNING and not text and sched_text.startswith(_PLACED[1]):
+    if worst == RUNNING and not text and kind is ScheduleKind.FEWER_SLOTS:
         text = sched_text
     series = [one.crashes for *_, one in of_it if one.crashes is not None]
     crashes = max(series, key=lambda each: each.count, default=None)

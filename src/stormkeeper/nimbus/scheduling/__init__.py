@@ -4,7 +4,6 @@ A new rule ("these two queries are never on one machine") needs a field of `clus
 in `nimbus.submitted`. `workers`, `placement`, `planning._release` and `planning.status_text` must
 obey the rule.
 
-Other modules match the beginnings of status texts, so a changed text of `planning.status_text`
-needs changes there, too: `nimbus.health`, `client.topology_commands`, `cli.topology_tables` and
-`local.run_view`.
+Other modules tell the texts of `planning.status_text` apart by their beginnings, which
+`topology.schedule_status` names.
 """

@@ -19,6 +19,7 @@ from stormkeeper.nimbus.scheduling.placement import Capacity, Placement, place
 from stormkeeper.nimbus.scheduling.workers import TO_RUN, Reason, WorkerFates, worker_fates
 from stormkeeper.thrift.records import TopologyStatus
 from stormkeeper.topology.plan import Claim
+from stormkeeper.topology.schedule_status import ScheduleKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +230,12 @@ def _changes(
 
 _TEXTS: Final = {
     Reason.UNPROVEN: (
-        "No Pacemaker can say yet whether {} lives: it is not moved",
-        "No Pacemaker can say yet whether {} live: they are not moved",
+        ScheduleKind.NO_PACEMAKER + " yet whether {} lives: it is not moved",
+        ScheduleKind.NO_PACEMAKER + " yet whether {} live: they are not moved",
     ),
     Reason.UNHEARD: (
-        "No pulse comes from {}, which runs as its supervisor says: it is not moved",
-        "No pulse comes from {}, which run as their supervisors say: they are not moved",
+        ScheduleKind.NO_PULSE + " {}, which runs as its supervisor says: it is not moved",
+        ScheduleKind.NO_PULSE + " {}, which run as their supervisors say: they are not moved",
     ),
     Reason.RESTARTING: (
         "Waits until its supervisor has started {} again",
@@ -264,14 +265,14 @@ def status_text(placed: Placement, capacity: Capacity, cluster: Cluster) -> str:
         return f"Waits: {topology.blocked}"
     queries = sum(1 for query in topology.queries if query not in topology.ended)
     if not queries:
-        return "Completed"
+        return ScheduleKind.COMPLETED.value
     texts = [*_workers(placed.fates, cluster), *_left_out(placed, capacity, cluster)]
     if texts:
         return "; ".join(texts)
     slots, wanted = len(placed.fates.kept), min(topology.workers, queries)
     if slots < wanted:
-        return f"Running with fewer slots than requested ({slots}/{wanted})"
-    return "Fully Scheduled"
+        return f"{ScheduleKind.FEWER_SLOTS} ({slots}/{wanted})"
+    return ScheduleKind.FULL.value
 
 
 def _workers(fates: WorkerFates, cluster: Cluster) -> Iterable[str]:
@@ -318,11 +319,14 @@ def _left_out(placed: Placement, capacity: Capacity, cluster: Cluster) -> Iterab
             name = _host(node or "", topology, cluster)
             yield f"Waits for {name}, which takes no new work: {supervisor.refuses}"
         elif not slots:
-            yield f"Not enough slots: 1 slot is missing{where}, and none is free{_java(cluster)}"
+            yield (
+                f"{ScheduleKind.LACKS_SLOTS}: 1 slot is missing{where}, and none is free"
+                f"{_java(cluster)}"
+            )
         else:
             missing = ceil(topology.memory_mb - memory_mb)
             yield (
-                f"Not enough memory: {missing} MB are missing{where}, as a worker needs"
+                f"{ScheduleKind.LACKS_MEMORY}: {missing} MB are missing{where}, as a worker needs"
                 f" {topology.memory_mb:.0f} MB, and beside a free slot there are at most"
                 f" {memory_mb:.0f} MB"
             )
