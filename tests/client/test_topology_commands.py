@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper.client import topology_commands, topology_view
 from stormkeeper.client.nimbus_connection import connect
-from stormkeeper.client.topology_commands import RebalanceChange, Wait, WaitStatus
+from stormkeeper.client.topology_commands import Wait, WaitStatus
 from stormkeeper.errors import (
     CallRefusedError,
     NotAliveError,
@@ -64,8 +64,7 @@ def test_another_internal_error_stays_one(connected, nimbus):
 
 def test_rebalanced_with_what_was_asked_for(connected, nimbus, wait):
     nimbus.has("wc")
-    change = RebalanceChange(wait_secs=0, workers=2, parallelism={"words": 4})
-    topology_commands.rebalance(connected, "wc", change)
+    topology_commands.rebalance(connected, "wc", wait_secs=0, workers=2, parallelism={"words": 4})
     assert nimbus.calls == [("rebalance", "wc", 0, 2, {"words": 4})]
     assert topology_commands.wait_for_workers(connected, "wc", wait).is_done
 
@@ -150,9 +149,6 @@ def test_what_a_leader_has_done_without_knowing_it_is_done(cluster, command, rei
     heir.rebalance = refuse
     with connect(settings) as connected:
         if command == "rebalance":
-            assert (
-                topology_commands.rebalance(connected, "wc", RebalanceChange(parallelism={}))
-                == storm_id
-            )
+            assert topology_commands.rebalance(connected, "wc", parallelism={}) == storm_id
         else:
             assert topology_commands.kill(connected, "wc", None) == storm_id

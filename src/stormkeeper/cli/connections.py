@@ -106,25 +106,32 @@ def connected(conf: Conf | None = None) -> Iterator[NimbusConnection]:
         yield connection
 
 
-def waiting(progress: Progress, what: str, secs: float, wait_secs: float = 0.0) -> Wait:
-    """Return a `Wait` of up to `secs`, maybe of a known length, that prints progress."""
+def wait_for(
+    progress: Progress,
+    name: str,
+    secs: float,
+    until: Callable[[Wait], WaitStatus],
+    *,
+    remark: str,
+    wait_secs: float = 0.0,
+) -> WaitStatus | None:
+    """Wait with `until` for up to `secs`, 0 for not at all, and show the progress.
+
+    `wait_secs` is the known part of the wait. On Ctrl-C, print `remark` and end the command.
+    """
+    if not secs:
+        return None
     from stormkeeper.client.topology_commands import Wait
 
     def say(text: str, passed: float) -> None:
-        progress.say(f"{what}: {text}", time_left(wait_secs, passed))
+        progress.say(f"{name}: {text}", time_left(wait_secs, passed))
 
     def tell(error: ComponentError) -> None:
         ago = duration(max(0, int(time.time() - error.time_secs)))
-        progress.remark(f"{what}: error of {error.component}, {ago} ago: {error.line}")
+        progress.remark(f"{name}: error of {error.component}, {ago} ago: {error.line}")
 
-    return Wait(secs, say, tell=tell)
-
-
-@contextmanager
-def interrupted_with(progress: Progress, remark: str) -> Iterator[None]:
-    """On Ctrl-C, print a remark and end the command."""
     try:
-        yield
+        return until(Wait(secs, say, tell=tell))
     except KeyboardInterrupt:
         progress.remark(remark)
         exit_with(128 + signal.SIGINT)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -16,9 +17,7 @@ from stormkeeper import extras
 from stormkeeper.cli import connections
 from stormkeeper.cli.connections import (
     connected,
-    interrupted_with,
     json_option,
-    waiting,
     waiting_options,
 )
 from stormkeeper.cli.options import (
@@ -268,13 +267,13 @@ def _submit(
         progress.wipe()
         if not as_json:
             click.echo(f"Finished submitting topology: {name}")
-        if not wait_secs:
-            return submitted, None
-        stays = f"{name} stays submitted, as {submitted.storm_id}; see `storm status {name}`"
-        with interrupted_with(progress, stays):
-            seen = topology_commands.wait_for_first_batches(
-                connection, name, waiting(progress, name, wait_secs)
-            )
+        seen = connections.wait_for(
+            progress,
+            name,
+            wait_secs,
+            partial(topology_commands.wait_for_first_batches, connection, name),
+            remark=f"{name} stays submitted, as {submitted.storm_id}; see `storm status {name}`",
+        )
         return submitted, seen
 
 

@@ -7,8 +7,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
@@ -17,9 +18,7 @@ from stormkeeper.cli import connections
 from stormkeeper.cli.connections import (
     NotYetFault,
     connected,
-    interrupted_with,
     json_option,
-    waiting,
     waiting_options,
 )
 from stormkeeper.cli.options import command, exit_with, load_conf
@@ -158,84 +157,72 @@ def kill(
     with connected() as connection, Progress() as progress:
         from stormkeeper.client import topology_commands
 
-        kills = _Kills(connection, progress, dict.fromkeys(names))
-        for name, _ in kills.ask(wait_secs, purge=purge):
-            if not as_json:
+        kills: list[_Kill] = []
+        is_reached = True
+        for name in dict.fromkeys(names):
+            if is_reached:
+                each = _kill(connection, name, wait_secs, purge=purge)
+                is_reached = not isinstance(each.error, RpcUnavailableError)
+            else:
+                text = f"{name} is not killed, as Nimbus did not answer"
+                each = _Kill(name, error=RpcUnavailableError(text))
+            kills.append(each)
+            if each.error is not None:
+                why = str(each.error)
+                progress.remark(why if name in why else f"{name}: {why}")
+            elif not as_json:
                 click.echo(f"Killed topology: {name}")
-        ends: list[tuple[str, WaitStatus | None, float]] = []
-        for name, (storm_id, waits) in kills.killed.items():
-            seen, secs = None, timeout or waits + _STATUS_SECS
-            if not no_wait:
-                killed = ", ".join(kills.killed)
-                with interrupted_with(progress, f"{killed}: killed; Nimbus goes on to remove it"):
-                    wait = waiting(progress, name, secs, waits)
-                    seen = topology_commands.wait_until_gone(connection, name, storm_id, wait)
-            ends.append((name, seen, secs))
+        killed = [each for each in kills if each.error is None]
+        remark = f"{', '.join(each.name for each in killed)}: killed; Nimbus goes on to remove it"
+        for each in killed:
+            each.secs = 0.0 if no_wait else timeout or each.wait_secs + _STATUS_SECS
+            until = partial(topology_commands.wait_until_gone, connection, each.name, each.storm_id)
+            each.seen = connections.wait_for(
+                progress, each.name, each.secs, until, remark=remark, wait_secs=each.wait_secs
+            )
     if as_json:
-        click.echo(json.dumps(kills.as_values({name: seen for name, seen, _ in ends})))
+        click.echo(json.dumps([each.as_values() for each in kills]))
     late = None
-    for name, seen, secs in ends:
+    for each in killed:
         try:
-            connections.end(name, seen, secs)
+            connections.end(each.name, each.seen, each.secs)
         except NotYetFault as fault:
             late = fault
             fault.show()
-    if kills.refused and not (ignore_errors and kills.is_reached):
+    if len(killed) < len(kills) and not (ignore_errors and is_reached):
         exit_with(1)
     if late is not None:
         exit_with(late.exit_code)
 
 
-class _Kills:
-    """Kills topologies in turn, and keeps the results."""
+@dataclass
+class _Kill:
+    """A topology that Nimbus kills within `wait_secs`, or refused to kill with an `error`."""
 
-    def __init__(
-        self, connection: NimbusConnection, progress: Progress, names: Mapping[str, None]
-    ) -> None:
-        self._connection = connection
-        self._progress = progress
-        self._names = names
-        #: Id and Nimbus's wait, by name.
-        self.killed: dict[str, tuple[str, float]] = {}
-        #: Reasons, by name.
-        self.refused: dict[str, str] = {}
-        self.is_reached = True
+    name: str
+    storm_id: str = ""
+    wait_secs: float = 0.0
+    error: StormkeeperError | None = None
+    #: The longest wait for the effect, and the status then.
+    secs: float = 0.0
+    seen: WaitStatus | None = None
 
-    def ask(self, wait_secs: int | None, *, purge: bool) -> Iterator[tuple[str, str]]:
-        """Kill the topologies; yield name and id of each that Nimbus has killed."""
-        from stormkeeper.client import topology_commands, topology_view
+    def as_values(self) -> dict[str, Any]:
+        if self.error is not None:
+            return {"name": self.name, "id": None, "done": False, "text": str(self.error)}
+        status = connections.status_values(self.seen)
+        return {"name": self.name, "id": self.storm_id, **status}
 
-        for name in self._names:
-            if not self.is_reached:
-                self._refuse(name, f"{name} is not killed, as Nimbus did not answer")
-                continue
-            try:
-                waits: float | None = wait_secs
-                if waits is None:
-                    waits = topology_view.kill_wait_secs(self._connection, name)
-                storm_id = topology_commands.kill(self._connection, name, wait_secs, purge=purge)
-            except StormkeeperError as error:
-                self.is_reached = not isinstance(error, RpcUnavailableError)
-                self._refuse(name, str(error))
-            else:
-                self.killed[name] = storm_id, waits
-                yield name, storm_id
 
-    def _refuse(self, name: str, why: str) -> None:
-        self.refused[name] = why
-        self._progress.remark(why if name in why else f"{name}: {why}")
+def _kill(connection: NimbusConnection, name: str, wait_secs: int | None, *, purge: bool) -> _Kill:
+    from stormkeeper.client import topology_commands, topology_view
 
-    def as_values(self, seen: Mapping[str, WaitStatus | None]) -> list[dict[str, Any]]:
-        return [
-            {"name": name, "id": None, "done": False, "text": self.refused[name]}
-            if name in self.refused
-            else {
-                "name": name,
-                "id": self.killed[name][0],
-                **connections.status_values(seen[name]),
-            }
-            for name in self._names
-        ]
+    try:
+        waits = topology_view.kill_wait_secs(connection, name) if wait_secs is None else wait_secs
+        storm_id = topology_commands.kill(connection, name, wait_secs, purge=purge)
+    except StormkeeperError as error:
+        return _Kill(name, error=error)
+    return _Kill(name, storm_id, waits)
 
 
 @command("storm activate word-count")
@@ -346,13 +333,17 @@ def rebalance(
 
         values = package_builder.conf_to_send({}, conf, name)
         waits = topology_view.kill_wait_secs(connection, name) if wait_secs is None else wait_secs
-    change = topology_commands.RebalanceChange(
-        wait_secs=wait_secs, workers=num_workers, parallelism=parallelism, conf=values
-    )
     _carry_out(
         name,
         f"Topology {name} is rebalancing",
-        ask=lambda connection: topology_commands.rebalance(connection, name, change),
+        ask=lambda connection: topology_commands.rebalance(
+            connection,
+            name,
+            wait_secs=wait_secs,
+            workers=num_workers,
+            parallelism=parallelism,
+            conf=values,
+        ),
         until=lambda connection, wait: topology_commands.wait_for_workers(
             connection, name, wait, num_workers
         ),
@@ -382,10 +373,14 @@ def _carry_out(
         storm_id = ask(connection)
         if not as_json:
             click.echo(said)
-        seen = None
-        if secs:
-            with interrupted_with(progress, f"{said}; Nimbus goes on with it"):
-                seen = until(connection, waiting(progress, name, secs, waits))
+        seen = connections.wait_for(
+            progress,
+            name,
+            secs,
+            partial(until, connection),
+            remark=f"{said}; Nimbus goes on with it",
+            wait_secs=waits,
+        )
     if as_json:
         connections.print_json(name=name, id=storm_id, **connections.status_values(seen))
     connections.end(name, seen, secs)

@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from stormkeeper.client import topology_view
@@ -99,16 +99,6 @@ class Wait:
             self.sleep(min(PERIOD_SECS, self.secs - passed))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebalanceChange:
-    """The changes of a rebalance; `wait_secs` None: ``topology.message.timeout.secs``."""
-
-    wait_secs: int | None = None
-    workers: int | None = None
-    parallelism: Mapping[str, int]
-    conf: Mapping[str, Any] = field(default_factory=dict)
-
-
 def kill(
     connection: NimbusConnection, name: str, wait_secs: int | None, *, purge: bool = False
 ) -> str:
@@ -117,32 +107,34 @@ def kill(
     `wait_secs` None: ``topology.message.timeout.secs``. Raises `NotAliveError` for an unknown name,
     `RefusedError` if the topology's status does not allow the command.
     """
-    found = connection.nimbus.getTopologySummaryByName(name)
-    _call(connection, found, "killTopologyWithOpts", name, KillOptions(wait_secs, purge or None))
-    return found.id
+    return _call(connection, "killTopologyWithOpts", name, KillOptions(wait_secs, purge or None))
 
 
 def set_active(connection: NimbusConnection, name: str, *, active: bool) -> str:
     """Activate or deactivate a topology, and return the id; raises as `kill`."""
-    found = connection.nimbus.getTopologySummaryByName(name)
-    _call(connection, found, "activate" if active else "deactivate", name)
-    return found.id
+    return _call(connection, "activate" if active else "deactivate", name)
 
 
-def rebalance(connection: NimbusConnection, name: str, change: RebalanceChange) -> str:
-    """Rebalance a topology, and return the id; raises as `kill`.
+def rebalance(
+    connection: NimbusConnection,
+    name: str,
+    *,
+    wait_secs: int | None = None,
+    workers: int | None = None,
+    parallelism: Mapping[str, int],
+    conf: Mapping[str, Any] | None = None,
+) -> str:
+    """Rebalance a topology, and return the id; `wait_secs` and errors as `kill`.
 
     Also raises `RefusedError` for an unknown component or an invalid conf.
     """
-    found = connection.nimbus.getTopologySummaryByName(name)
     options = RebalanceOptions(
-        wait_secs=change.wait_secs,
-        num_workers=change.workers,
-        num_executors=dict(change.parallelism),
-        topology_conf_overrides=json.dumps(dict(change.conf)) if change.conf else None,
+        wait_secs=wait_secs,
+        num_workers=workers,
+        num_executors=dict(parallelism),
+        topology_conf_overrides=json.dumps(dict(conf)) if conf else None,
     )
-    _call(connection, found, "rebalance", name, options)
-    return found.id
+    return _call(connection, "rebalance", name, options)
 
 
 def wait_until_gone(
@@ -356,23 +348,28 @@ def _last_error(topology: TopologyView) -> ComponentError | None:
     return max(errors, key=lambda each: (each.time_secs, each.component), default=None)
 
 
-def _call(connection: NimbusConnection, found: TopologySummary, method: str, *args: Any) -> None:
-    """Call a method; a lost answer is no error if the status shows the effect."""
+def _call(connection: NimbusConnection, method: str, name: str, *args: Any) -> str:
+    """Call a method for a topology, and return the id.
+
+    A lost answer is no error if the topology's status shows the effect.
+    """
+    found = connection.nimbus.getTopologySummaryByName(name)
     leader = connection.address
     try:
-        connection.call(method, *args)
+        connection.call(method, name, *args)
     except (RefusedError, RpcRefusedError, RpcOutcomeUnknownError) as error:
         if isinstance(error, RefusedError) and connection.address == leader:
             raise
-        now = topology_view.find_topology(connection, found.name)
+        now = topology_view.find_topology(connection, name)
         status = _STATUSES.get(method)
         # A changed status: the lost leader has carried out the command.
         if now is not None and now.id == found.id and now.status == status != found.status:
-            return
+            return found.id
         # Storm's service has no error for this.
         if now is not None and now.status in ("KILLED", "REBALANCING"):
             raise RefusedError(
-                f"{found.name} is {now.status}, and takes no other command until that is over;"
-                f" see `storm status {found.name}`"
+                f"{name} is {now.status}, and takes no other command until that is over;"
+                f" see `storm status {name}`"
             ) from error
         raise
+    return found.id

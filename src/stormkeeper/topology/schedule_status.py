@@ -1,7 +1,7 @@
 """The kinds of a topology's ``sched_status``, the scheduler's text about its workers.
 
-The scheduler begins the texts with these kinds, and other parts of the cluster tell the texts apart
-by them. Storm's own Nimbus has the same texts for a full schedule and for too few slots.
+The scheduler begins its texts with these kinds, in Storm's words where Storm has such a text. Other
+parts of the cluster tell the texts apart by the kinds.
 """
 
 from __future__ import annotations
