@@ -7,8 +7,8 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -20,12 +20,11 @@ from stormkeeper.cli.options import (
     UnansweredFault,
     command,
     exit_with,
-    faults,
     load_conf,
     until_interrupted,
 )
 from stormkeeper.cli.output import remark
-from stormkeeper.errors import LogsError, StormkeeperError
+from stormkeeper.errors import LogsError, RpcError, StormkeeperError
 from stormkeeper.names import host_port, printable, split_host_port
 
 if TYPE_CHECKING:
@@ -239,7 +238,7 @@ class LogPrinter:
                 machines = find_machines()
             except (StormkeeperError, click.ClickException) as error:
                 if not is_told:
-                    remark(f"the workers' machines are unknown at present: {_text_of(error)}")
+                    remark(f"the workers' machines are unknown at present: {error}")
                 is_told = True
                 continue
             is_told = False
@@ -251,7 +250,14 @@ class LogPrinter:
 
     def _read(self, source: _Source) -> None:
         """Print new lines of a machine, or once the fault."""
-        fault = self._print_new(source)
+        fault = None
+        try:
+            if source.logs is None:
+                fault = source.machine.fault
+            else:
+                source.logs.read(partial(self._show, source))
+        except LogsError as error:
+            fault = f"{error}; {_REMEDY}"
         if fault is None:
             if source.is_missing:
                 source.is_missing = False
@@ -263,16 +269,6 @@ class LogPrinter:
             workers = ", ".join(host_port(source.name, port) for port in source.machine.ports or ())
             remark(f"no logs of {workers or source.name}: {fault}")
 
-    def _print_new(self, source: _Source) -> str | None:
-        """Print new lines of a machine; return the fault, if any."""
-        if source.logs is None:
-            return source.machine.fault
-        try:
-            source.logs.read(partial(self._show, source))
-        except LogsError as error:
-            return f"{error}; {_REMEDY}"
-        return None
-
     def _show(self, source: _Source, port: int, line: str) -> None:
         if sys.stdout.isatty() and not self._as_json:
             line = printable(line, keep="\t")
@@ -281,10 +277,6 @@ class LogPrinter:
         elif self._is_shared:
             line = f"{host_port(source.name, port)} | {line}"
         sys.stdout.write(f"{line}\n")
-
-
-def _text_of(error: Exception) -> str:
-    return error.format_message() if isinstance(error, click.ClickException) else str(error)
 
 
 def _storm_id(cluster: StormReads, topology: str, *, may_be_gone: bool) -> str:
@@ -329,20 +321,10 @@ def _workers_of(conf: Conf, storm_id: str, component: str) -> set[tuple[str, int
     from stormkeeper.client.nimbus_connection import connect
     from stormkeeper.thrift.nimbus import GetInfoOptions, NumErrorsChoice
 
-    with _unanswered(), connect(conf) as connection:
-        options = GetInfoOptions(NumErrorsChoice.NONE)
-        info = connection.nimbus.getTopologyInfoWithOpts(storm_id, options)
-    with faults():
-        return workers_of_component(info, component)
-
-
-@contextmanager
-def _unanswered() -> Iterator[None]:
-    """End the command with exit code 3 if Nimbus does not answer."""
-    from stormkeeper.errors import RpcError
-
-    with faults():
-        try:
-            yield
-        except RpcError as error:
-            raise UnansweredFault(str(error)) from error
+    try:
+        with connect(conf) as connection:
+            options = GetInfoOptions(NumErrorsChoice.NONE)
+            info = connection.nimbus.getTopologyInfoWithOpts(storm_id, options)
+    except RpcError as error:
+        raise UnansweredFault(str(error)) from error
+    return workers_of_component(info, component)

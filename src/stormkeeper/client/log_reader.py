@@ -12,6 +12,7 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 from itertools import groupby
@@ -194,7 +195,10 @@ def _text(line: bytes) -> str:
     return line.removesuffix(b"\r").decode(errors="replace")
 
 
-class _Reader(NamedTuple):
+@dataclass
+class _WorkerLog:
+    """How far a worker's log is read, and the lines of the read pieces."""
+
     position: LogPosition
     lines: LogLines
 
@@ -218,60 +222,54 @@ class MachineLogs:
         self.ports = ports
         self._storm_id = storm_id
         self._since = since
-        self._readers: dict[int, _Reader] = {}
+        self._logs: dict[int, _WorkerLog] = {}
 
     @property
     def read_ports(self) -> Collection[int]:
-        return self._readers.keys()
+        return self._logs.keys()
 
     def read(self, show: Show) -> None:
         """Show new lines; raises `LogsError` if the machine does not answer."""
         files = self.server.files(self._storm_id)
         for port, of_a_worker in groupby(files, key=lambda file: file.port):
             if self.ports is None or port in self.ports:
-                self._read_worker(port, list(of_a_worker), show)
+                for line in self._new_lines(port, list(of_a_worker)):
+                    show(port, line)
 
     def end(self, show: Show) -> None:
         """Show the incomplete lines."""
-        for port, reader in self._readers.items():
-            for line in reader.lines.end():
+        for port, log in self._logs.items():
+            for line in log.lines.end():
                 show(port, line)
 
-    def _read_worker(self, port: int, files: Sequence[RemoteLog], show: Show) -> None:
-        if port not in self._readers:
-            self._readers[port] = self._begin(files)
-        while packed := next_packed(files, self._readers[port].position):
-            self._read_packed(port, packed, show)
+    def _new_lines(self, port: int, files: Sequence[RemoteLog]) -> Iterator[str]:
+        if port not in self._logs:
+            self._logs[port] = self._begin(files)
+        log = self._logs[port]
+        while packed := next_packed(files, log.position):
+            yield from self._packed_lines(log, packed)
             # The worker has now cut the packed bytes from the log.
             files = [file for file in self.server.files(self._storm_id) if file.port == port]
-        while part := next_part(files, self._readers[port].position):
+        while part := next_part(files, log.position):
             data = b""
             if part.length:
-                read = self.server.read(part.file, part.start, min(part.length, _BLOCK))
-                if not read:
+                data = self.server.read(part.file, part.start, min(part.length, _BLOCK)) or b""
+                if not data:
                     return  # another file has this name now
-                data = read
-            position, lines = self._readers[port]
             if not part.goes_on:
-                for line in lines.end():
-                    show(port, line)
-            for line in lines.take(data):
-                show(port, line)
-            self._readers[port] = _Reader(position.after(part, len(data)), lines)
-        for line in self._readers[port].lines.caught_up():
-            show(port, line)
+                yield from log.lines.end()
+            yield from log.lines.take(data)
+            log.position = log.position.after(part, len(data))
+        yield from log.lines.caught_up()
 
-    def _read_packed(self, port: int, file: RemoteLog, show: Show) -> None:
+    def _packed_lines(self, log: _WorkerLog, file: RemoteLog) -> Iterator[str]:
         length = 0
         for data in self._unpacked(file):
-            position, lines = self._readers[port]
             length += len(data)
-            if (fresh := length - position.offset) > 0:
-                for line in lines.take(data[-fresh:]):
-                    show(port, line)
-                self._readers[port] = _Reader(position._replace(offset=length), lines)
-        position, lines = self._readers[port]
-        self._readers[port] = _Reader(position.after_packed(file, length), lines)
+            if (fresh := length - log.position.offset) > 0:
+                yield from log.lines.take(data[-fresh:])
+                log.position = log.position._replace(offset=length)
+        log.position = log.position.after_packed(file, length)
 
     def _unpacked(self, file: RemoteLog) -> Iterator[bytes]:
         """Yield a file's unpacked bytes, up to any damage."""
@@ -297,7 +295,7 @@ class MachineLogs:
                 if unpacker.eof:
                     packed, unpacker = unpacker.unused_data, zlib.decompressobj(_GZIP)
 
-    def _begin(self, files: Sequence[RemoteLog]) -> _Reader:
+    def _begin(self, files: Sequence[RemoteLog]) -> _WorkerLog:
         since = self._since
         packed = [file for file in files if is_packed(file)]
         plain = [file for file in files if not is_packed(file)]
@@ -305,7 +303,9 @@ class MachineLogs:
         # A line may begin in an unread packed file.
         is_whole = not done
         if not plain:
-            return _Reader(LogPosition("", 0, 0.0, done), LogLines(since=since, is_whole=is_whole))
+            return _WorkerLog(
+                LogPosition("", 0, 0.0, done), LogLines(since=since, is_whole=is_whole)
+            )
         file, start = plain[-1], 0
         if since is None:
             start = max(0, file.size - END_BYTES)
@@ -319,7 +319,7 @@ class MachineLogs:
             start = self._start(file, since)
             is_whole = is_whole and not start
         position = LogPosition(file.identity, start, file.modified, done)
-        return _Reader(position, LogLines(since=since, is_whole=is_whole))
+        return _WorkerLog(position, LogLines(since=since, is_whole=is_whole))
 
     def _start(self, file: RemoteLog, since: float) -> int:
         """Return an offset before which all lines are too old; reads from the end."""
