@@ -6,8 +6,8 @@ import json
 import math
 import os
 import unicodedata
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -232,40 +232,31 @@ def _nothing(what: str, silent: Collection[Address], hint: str = "") -> Fault:
 
 
 def _print_servers(*, as_json: bool) -> None:
+    from stormkeeper.pacemaker.client.pool import join_errors
+    from stormkeeper.thrift import readable
+
     with open_pool(load_conf()) as pool:
         answers = pool.server_infos()
     failures = [answer for answer in answers.values() if isinstance(answer, StormkeeperError)]
-    if len(failures) == len(answers) and not as_json:
-        _fail_together(failures)
-    from stormkeeper.thrift import readable
-
-    if len(failures) < len(answers):
-        for failure in failures:
-            click.echo(f"storm: warning: {printable(str(failure))}", err=True)
     values: dict[str, dict[str, Any] | None] = {}
     for server, answer in answers.items():
         if isinstance(answer, StormkeeperError):
-            if as_json:
-                values[str(server)] = {"error": str(answer)}
-        else:
-            values[str(server)] = None if answer is None else readable.to_builtins(answer)
+            values[str(server)] = {"error": str(answer)}
+            continue
+        info = None if answer is None else readable.to_builtins(answer)
+        values[str(server)] = info
+        if not as_json:
+            click.echo(f"{server}:" if info else f"{server}: a Pacemaker without extensions")
+            for name, value in (info or {}).items():
+                click.echo(f"  {name}: {json.dumps(value) if isinstance(value, list) else value}")
     if as_json:
         click.echo(json.dumps(values))
-        if len(failures) == len(answers):
-            _fail_together(failures)
-        exit_with(UnansweredFault.exit_code if failures else 0)
-    for address, info in values.items():
-        click.echo(f"{address}:" if info else f"{address}: a Pacemaker without extensions")
-        for name, value in (info or {}).items():
-            click.echo(f"  {name}: {json.dumps(value) if isinstance(value, list) else value}")
+    if failures and len(failures) == len(answers):
+        with pool_faults():
+            raise join_errors(failures)
+    for failure in failures:
+        click.echo(f"storm: warning: {printable(str(failure))}", err=True)
     exit_with(UnansweredFault.exit_code if failures else 0)
-
-
-def _fail_together(failures: Sequence[StormkeeperError]) -> NoReturn:
-    from stormkeeper.pacemaker.client.pool import join_errors
-
-    with pool_faults():
-        raise join_errors(failures)
 
 
 def _shown(heartbeat: Heartbeat, *, as_json: bool) -> str:
