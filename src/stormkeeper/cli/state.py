@@ -29,6 +29,7 @@ from stormkeeper.cli.options import (
     until_interrupted,
     watch_option,
 )
+from stormkeeper.cli.output import aligned
 from stormkeeper.names import printable
 
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ _ESCAPE: Final = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}")
 #: Seconds between tries to find a missing root.
 _ROOT_SECS: Final = 2.0
 
-#: Longer names push the other columns to the right.
-_NAME_WIDTH: Final = 60
 _INDENT: Final = "  "
 
 
@@ -294,12 +293,7 @@ def tree_lines(nodes: Mapping[str, NodeData], top: str) -> Iterator[str]:
         found = outline(path, node.data)
         marks = ["ephemeral"] * _is_ephemeral(node) + ["unreadable"] * bool(found.unreadable)
         rows.append((printable(name), found.kind, str(len(node.data)), ", ".join(marks)))
-    name_width = min(_NAME_WIDTH, max(len(row[0]) for row in rows))
-    kind_width = max(len(row[1]) for row in rows)
-    size_width = max(len(row[2]) for row in rows)
-    for name, kind, size, marked in rows:
-        line = f"{name:<{name_width}}  {kind:<{kind_width}}  {size:>{size_width}}"
-        yield f"{line}  {marked}" if marked else line
+    yield from aligned(rows, right=[2])
 
 
 def node_summary(path: str, node: NodeData) -> dict[str, Any]:
@@ -413,7 +407,4 @@ def _is_ephemeral(node: NodeData) -> bool:
 
 
 def _depth(path: str, top: str) -> int:
-    depth = 0
-    while path != top:
-        path, depth = paths.parent(path), depth + 1
-    return depth
+    return path.rstrip("/").count("/") - top.rstrip("/").count("/")
