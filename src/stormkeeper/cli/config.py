@@ -96,22 +96,16 @@ _JAVA_DEADLINE = 20.0
 def version(as_json: bool) -> None:
     """Print the versions of Stormkeeper, Python, PySpark and Java."""
     versions = {
-        "stormkeeper": stormkeeper.__version__,
-        "python": platform.python_version(),
-        "pyspark": _installed("pyspark"),
-        "java": _java_version(),
+        "Stormkeeper": stormkeeper.__version__,
+        "Python": platform.python_version(),
+        "PySpark": _installed("pyspark"),
+        "Java": _java_version(),
     }
     if as_json:
-        click.echo(json.dumps(versions))
+        click.echo(json.dumps({name.lower(): found for name, found in versions.items()}))
         return
-    names = {
-        "stormkeeper": "Stormkeeper",
-        "python": "Python",
-        "pyspark": "PySpark",
-        "java": "Java",
-    }
-    for key, name in names.items():
-        click.echo(f"{name} {versions[key] or 'not found'}")
+    for name, found in versions.items():
+        click.echo(f"{name} {found or 'not found'}")
 
 
 @command("storm localconfvalue pacemaker.servers", "storm localconfvalue nimbus.seeds --json")
