@@ -19,17 +19,8 @@ if TYPE_CHECKING:
     from stormkeeper.history.component_stats import Reading
     from stormkeeper.history.database import HistoryDatabase
 
-#: Windows of Storm's pages, by the values of --window.
-_WINDOWS: Final = {
-    "10m": "600",
-    "600": "600",
-    "3h": "10800",
-    "10800": "10800",
-    "1d": "86400",
-    "86400": "86400",
-    "all": ":all-time",
-    ":all-time": ":all-time",
-}
+#: Storm's names of windows, by the values of --window, which takes Storm's names, too.
+_WINDOWS: Final = {"10m": "600", "3h": "10800", "1d": "86400", "all": ":all-time"}
 
 #: Default of --since with --plot.
 _PLOTTED: Final = timedelta(hours=3)
@@ -59,15 +50,11 @@ _UNITS: Final = ("", "k", "M", "G", "T", "P")
 _UNNAMED: Final = re.compile(r"tasks -?\d+-")
 
 
-class Window(click.ParamType[str]):
-    """A window of Storm's, as 10m or in seconds."""
-
-    name = "window"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value not in _WINDOWS:
-            self.fail(f"{value!r} is no window: 10m, 3h, 1d or all", param, ctx)
-        return _WINDOWS[value]
+def _window(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
+    window = None if given is None else _WINDOWS.get(given, given)
+    if window is not None and window not in WINDOWS:
+        raise click.BadParameter(f"{given!r} is no window: 10m, 3h, 1d or all")
+    return window
 
 
 @command(
@@ -83,7 +70,7 @@ class Window(click.ParamType[str]):
 @click.option(
     "--window",
     metavar="WINDOW",
-    type=Window(),
+    callback=_window,
     help="The window of the newest counts: 10m, 3h, 1d or all.  [default: all]",
 )
 @click.option(
@@ -187,8 +174,6 @@ def _course(
     elif not buckets:
         click.echo("No complete bucket of that time has counts of it.")
     elif plot:
-        from stormkeeper.history import component_stats
-
         click.echo(
             component_stats.draw_course(buckets, bucket_secs, escaped(component or topology))
         )
@@ -331,11 +316,9 @@ def _beyond(gaps: Sequence[dict[str, Any]]) -> str:
 
 
 def _topology(reading: Reading, window: str) -> Iterator[str]:
-    for row in reading.totals:
-        if row["window"] == window:
-            sizes = [_many(row[name], name) for name in ("workers", "executors", "tasks")]
-            yield ", ".join(sizes)
     totals = [row for row in reading.totals if row["window"] == window]
+    for row in totals:
+        yield ", ".join(_many(row[name], name) for name in ("workers", "executors", "tasks"))
     if totals:
         yield ""
         yield from _table([("TOPOLOGY", lambda _: "", False), *_TOTALS], totals)
