@@ -7,14 +7,12 @@ import pytest
 from stormkeeper.client.blob_transfer import upload_package
 from stormkeeper.errors import RpcRefusedError, StateError
 
-MAX_FRAME = 1 << 20
-
 
 @pytest.mark.parametrize("size", [0, 1, 307_200, 1_000_000])
 def test_it_arrives_in_pieces(connected, nimbus, size):
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     told = []
-    location = upload_package(connected, io.BytesIO(data), max_frame=MAX_FRAME, report=told.append)
+    location = upload_package(connected, io.BytesIO(data), report=told.append)
     assert nimbus.uploads[location] == data
     assert told == [*range(307_200, size, 307_200), size][: None if size else 0]
 
@@ -23,7 +21,8 @@ def test_a_piece_fits_into_a_message(connected, nimbus):
     pieces = []
     nimbus.uploadChunk = lambda _, chunk: pieces.append(len(chunk))
     nimbus.finishFileUpload = lambda _: None
-    upload_package(connected, io.BytesIO(b"x" * 20_000), max_frame=10_000)
+    connected.max_frame = 10_000
+    upload_package(connected, io.BytesIO(b"x" * 20_000))
     assert sum(pieces) == 20_000
     assert max(pieces) < 10_000
 
@@ -31,7 +30,7 @@ def test_a_piece_fits_into_a_message(connected, nimbus):
 def test_a_file_is_sent_from_its_beginning(connected, nimbus):
     file = io.BytesIO(b"abc")
     file.read()
-    assert nimbus.uploads[upload_package(connected, file, max_frame=MAX_FRAME)] == b"abc"
+    assert nimbus.uploads[upload_package(connected, file)] == b"abc"
 
 
 def test_a_piece_that_nimbus_refuses_ends_it(connected, nimbus):
@@ -40,4 +39,4 @@ def test_a_piece_that_nimbus_refuses_ends_it(connected, nimbus):
 
     nimbus.uploadChunk = refuse
     with pytest.raises(RpcRefusedError, match="uploadChunk"):
-        upload_package(connected, io.BytesIO(b"abc"), max_frame=MAX_FRAME)
+        upload_package(connected, io.BytesIO(b"abc"))

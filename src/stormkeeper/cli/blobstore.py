@@ -20,7 +20,6 @@ from stormkeeper.cli.options import (
     conf_options,
     examples,
     exit_with,
-    load_conf,
 )
 from stormkeeper.daemon.durable import replace_file
 from stormkeeper.errors import RefusedError
@@ -28,7 +27,6 @@ from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.client.blob_transfer import Blob
-    from stormkeeper.client.nimbus_connection import NimbusConnection
 
 _file_option = click.option(
     "-f",
@@ -131,12 +129,10 @@ def cat(key: str, file: Path | None) -> None:
 )
 def create(key: str, file: BinaryIO, replication: int | None) -> None:
     """Create the blob KEY."""
-    with _sending() as (connection, max_frame):
+    with connected() as connection:
         from stormkeeper.client import blob_transfer
 
-        size = blob_transfer.create_blob(
-            connection, key, file, replication=replication, max_frame=max_frame
-        )
+        size = blob_transfer.create_blob(connection, key, file, replication=replication)
     click.echo(f"storm: created {key} with {size} bytes", err=True)
 
 
@@ -145,10 +141,10 @@ def create(key: str, file: BinaryIO, replication: int | None) -> None:
 @_file_option
 def update(key: str, file: BinaryIO) -> None:
     """Replace the contents of the blob KEY."""
-    with _sending() as (connection, max_frame):
+    with connected() as connection:
         from stormkeeper.client import blob_transfer
 
-        size = blob_transfer.update_blob(connection, key, file, max_frame=max_frame)
+        size = blob_transfer.update_blob(connection, key, file)
     click.echo(f"storm: {key} has {size} bytes now", err=True)
 
 
@@ -195,13 +191,6 @@ def replication(
         click.echo(json.dumps({"key": key, "replication": count}))
     else:
         click.echo(f"Current replication factor {count}")
-
-
-@contextmanager
-def _sending() -> Iterator[tuple[NimbusConnection, int]]:
-    """Yield a connection to the leading Nimbus, and a message's limit."""
-    with connected() as connection:
-        yield connection, load_conf()["nimbus.thrift.max_buffer_size"]
 
 
 @contextmanager

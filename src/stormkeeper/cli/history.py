@@ -148,7 +148,8 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
         elif not follow:
             click.echo(_as_json(found))
         else:
-            _echo(map(_as_json, found))
+            for alert in found:
+                click.echo(_as_json(alert))
         if follow:
             for change in _changes(folder, seen, is_old=is_old):
                 if severity in (None, change["severity"]) or change["change"] == "severity":
@@ -235,11 +236,6 @@ def _alert_line(change: Mapping[str, Any]) -> str:
     what = "is" if change["change"] == "severity" else change["change"]
     parts = (iso_time(change["at"]), what, change["severity"], change["rule"], change["subject"])
     return escaped(f"{'  '.join(parts)}: {change['evidence']}")
-
-
-def _echo(lines: Iterable[str]) -> None:
-    for line in lines:
-        click.echo(line)
 
 
 def _as_json(found: Any) -> str:

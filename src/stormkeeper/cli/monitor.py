@@ -18,7 +18,6 @@ from stormkeeper.errors import NotAliveError, RpcError
 from stormkeeper.names import printable
 
 if TYPE_CHECKING:
-    from stormkeeper.client.nimbus_connection import NimbusConnection
     from stormkeeper.thrift.nimbus import ExecutorSummary, TopologyInfo
 
 #: Tuples a second, from which no fraction is printed.
@@ -48,7 +47,7 @@ def get_errors(name: str, as_json: bool) -> None:
 
         for_people = sys.stdout.isatty() and not as_json
         try:
-            info = topology_view.get_errors(connection, name)
+            info = topology_view.get_info(connection, name, with_errors=True)
         except NotAliveError:
             if for_people:
                 raise
@@ -113,10 +112,10 @@ def monitor(
     Exit code 1: there is no such topology, component or stream, or Nimbus did not answer at first.
     """
     with connected() as connection, until_interrupted():
-        from stormkeeper.client.topology_view import components_of
+        from stormkeeper.client.topology_view import components_of, get_info
 
         def read() -> dict[str, ComponentCounts]:
-            info = _info(connection, name)
+            info = get_info(connection, name)
             wanted = components_of(info) if component is None else [component]
             return {each: component_counts(info, each, stream, watched) for each in wanted}
 
@@ -244,13 +243,6 @@ class _RowPrinter:
         moment = time.strftime("%H:%M:%S")
         cells = (moment, printable(component), str(row.executors), self._stream, count, per_second)
         click.echo(line(cells, self._widths))
-
-
-def _info(connection: NimbusConnection, name: str) -> TopologyInfo:
-    from stormkeeper.thrift.nimbus import GetInfoOptions, NumErrorsChoice
-
-    options = GetInfoOptions(NumErrorsChoice.NONE)
-    return connection.nimbus.getTopologyInfoByNameWithOpts(name, options)
 
 
 def _executor(summary: ExecutorSummary) -> _Executor:

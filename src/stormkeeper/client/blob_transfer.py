@@ -31,22 +31,18 @@ class Blob:
 
 
 def upload_package(
-    connection: NimbusConnection,
-    file: BinaryIO,
-    *,
-    max_frame: int,
-    report: Callable[[int], None] = lambda _sent: None,
+    connection: NimbusConnection, file: BinaryIO, report: Callable[[int], None] = lambda _sent: None
 ) -> str:
     """Send a whole file, and return the location at Nimbus, which deletes unfinished uploads.
 
-    `max_frame` is ``nimbus.thrift.max_buffer_size``; `report` gets the bytes sent so far. Raises
-    `RpcError` for a lost chunk, `RefusedError` if Nimbus refuses.
+    `report` gets the bytes sent so far. Raises `RpcError` for a lost chunk, `RefusedError` if
+    Nimbus refuses.
     """
     nimbus = connection.nimbus
     location = nimbus.beginFileUpload()
     file.seek(0)
     sent = 0
-    for chunk in _chunks(file, max_frame):
+    for chunk in _chunks(connection, file):
         nimbus.uploadChunk(location, chunk)
         sent += len(chunk)
         report(sent)
@@ -96,12 +92,7 @@ def download_blob(connection: NimbusConnection, key: str, write: Callable[[bytes
 
 
 def create_blob(
-    connection: NimbusConnection,
-    key: str,
-    file: BinaryIO,
-    *,
-    replication: int | None,
-    max_frame: int,
+    connection: NimbusConnection, key: str, file: BinaryIO, *, replication: int | None
 ) -> int:
     """Create a blob from the rest of a file, and return the size in bytes.
 
@@ -109,22 +100,22 @@ def create_blob(
     """
     nimbus = connection.nimbus
     session = nimbus.beginCreateBlob(key, SettableBlobMeta([], replication))
-    size = _send(connection, session, file, max_frame)
+    size = _send(connection, session, file)
     # Storm's Nimbus registers the blob only after this call.
     nimbus.createStateInZookeeper(key)
     return size
 
 
-def update_blob(connection: NimbusConnection, key: str, file: BinaryIO, *, max_frame: int) -> int:
+def update_blob(connection: NimbusConnection, key: str, file: BinaryIO) -> int:
     """Replace a blob by the rest of a file, and return the size in bytes."""
-    return _send(connection, connection.nimbus.beginUpdateBlob(key), file, max_frame)
+    return _send(connection, connection.nimbus.beginUpdateBlob(key), file)
 
 
-def _send(connection: NimbusConnection, session: str, file: BinaryIO, max_frame: int) -> int:
+def _send(connection: NimbusConnection, session: str, file: BinaryIO) -> int:
     nimbus = connection.nimbus
     size = 0
     try:
-        for chunk in _chunks(file, max_frame):
+        for chunk in _chunks(connection, file):
             nimbus.uploadBlobChunk(session, chunk)
             size += len(chunk)
         nimbus.finishBlobUpload(session)
@@ -136,8 +127,8 @@ def _send(connection: NimbusConnection, session: str, file: BinaryIO, max_frame:
     return size
 
 
-def _chunks(file: BinaryIO, max_frame: int) -> Iterator[bytes]:
-    while chunk := file.read(max(1, min(_CHUNK, max_frame - _OVERHEAD))):
+def _chunks(connection: NimbusConnection, file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(max(1, min(_CHUNK, connection.max_frame - _OVERHEAD))):
         yield chunk
 
 

@@ -71,18 +71,20 @@ class NimbusConnection:
     """Calls the leading Nimbus; use `connect`.
 
     A Nimbus must be found within `finding_secs`, a leader within `electing_secs` if a Nimbus
-    answers. `call_secs` overrides the timeouts of calls.
+    answers. `call_secs` overrides the timeouts of calls. A message has at most `max_frame` bytes.
     """
 
     def __init__(
         self,
         client: LeaderClient,
         *,
-        finding_secs: float = FINDING_SECS,
+        finding_secs: float,
         electing_secs: float,
-        call_secs: float | None = None,
+        call_secs: float | None,
+        max_frame: int,
         say: Callable[[str], None],
     ) -> None:
+        self.max_frame = max_frame
         self._client = client
         self._finding_secs = finding_secs
         self._electing_secs = electing_secs
@@ -193,6 +195,7 @@ def connect(
             finding_secs=finding_secs,
             electing_secs=session_secs + _ELECTION_SECS,
             call_secs=call_secs,
+            max_frame=conf["nimbus.thrift.max_buffer_size"],
             say=say,
         )
         connection.find()

@@ -175,7 +175,7 @@ def wait_for_first_batches(connection: NimbusConnection, name: str, wait: Wait) 
         has_error = any(each.error is not None for each in topology.components)
         if status.is_done or not (has_error or is_crashing):
             return status
-        crash = newest_crash(topology_view.get_errors(connection, name).errors)
+        crash = newest_crash(topology_view.get_info(connection, name, with_errors=True).errors)
         if crash is None and is_crashing:
             crash = str(health)
         return status if crash is None else WaitStatus(False, crash, has_failed=True)

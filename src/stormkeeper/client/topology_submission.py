@@ -164,7 +164,7 @@ def send_package(
     )
     timeout = _SUBMIT_SECS + _copies_secs(values, conf)
     for is_last in (False, True):
-        location = _upload(connection, conf, package, listener)
+        location = _upload(connection, package, listener)
         leader = connection.address
         listener.say(f"waiting for the cluster to take {name}")
         try:
@@ -251,7 +251,7 @@ def _check_free(connection: NimbusConnection, name: str) -> None:
 
 
 def _upload(
-    connection: NimbusConnection, conf: Conf, package: BuiltPackage, listener: SubmissionListener
+    connection: NimbusConnection, package: BuiltPackage, listener: SubmissionListener
 ) -> str:
     """Upload a package, and once more if a leader is lost meanwhile."""
 
@@ -259,7 +259,6 @@ def _upload(
         return upload_package(
             connection,
             package.file,
-            max_frame=conf["nimbus.thrift.max_buffer_size"],
             report=lambda sent: listener.sent(sent, package.size),
         )
 

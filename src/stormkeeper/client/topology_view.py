@@ -151,9 +151,9 @@ def get_topology(connection: NimbusConnection, name: str) -> TopologyView:
     return view_of_page(connection.nimbus.getTopologyPageInfo(found.id, _ALL_TIME, False))
 
 
-def get_errors(connection: NimbusConnection, name: str) -> TopologyInfo:
-    """Return a topology with each component's newest error; raises `NotAliveError`."""
-    options = GetInfoOptions(NumErrorsChoice.ONE)
+def get_info(connection: NimbusConnection, name: str, *, with_errors: bool = False) -> TopologyInfo:
+    """Return a topology, also with each component's newest error; raises `NotAliveError`."""
+    options = GetInfoOptions(NumErrorsChoice.ONE if with_errors else NumErrorsChoice.NONE)
     return connection.nimbus.getTopologyInfoByNameWithOpts(name, options)
 
 
