@@ -30,17 +30,15 @@ def pulse(path, size, received):
     return PathChange(path, size, age_secs=-received)
 
 
-def look(server, at, *changes, received=0, is_anew=False, horizon=100.0):
+def look(server, *changes, received=0, is_anew=False, horizon=100.0):
     position = Position("i", 0)
     pages = [ChangePage(list(changes), 0.0, position)]
     info = told(received, horizon=horizon)
-    return ServerRead(
-        server, at, reading=ServerReading(pages, position, is_anew, len(changes), info)
-    )
+    return ServerRead(server, reading=ServerReading(pages, position, is_anew, len(changes), info))
 
 
-def statistics(*servers):
-    return PulseStatistics(servers or (A, B), period_secs=3, timeout_secs=30)
+def statistics():
+    return PulseStatistics(period_secs=3, timeout_secs=30)
 
 
 def rows(summary):
@@ -48,13 +46,13 @@ def rows(summary):
 
 
 def test_what_a_server_held_already_is_no_rate():
-    book = statistics(A)
+    book = statistics()
     first = [pulse(path("t", n), 1000, 8.0) for n in range(10)]
-    book.record([look(A, 10.0, *first, received=500, is_anew=True)], 10.0)
+    book.record([look(A, *first, received=500, is_anew=True)], 10.0)
     row = rows(book.summary(10.0, 5))["t"]
     assert (row.workers, row.pulses_per_s, row.mean_bytes, row.oldest_secs) == (10, None, 1000, 2)
     book.record(
-        [look(A, 12.0, *(pulse(path("t", n), 3000, 11.0) for n in range(4)), received=506)],
+        [look(A, *(pulse(path("t", n), 3000, 11.0) for n in range(4)), received=506)],
         12.0,
     )
     summary = book.summary(12.0, 5)
@@ -69,11 +67,11 @@ def test_what_a_server_held_already_is_no_rate():
 
 
 def test_rates_are_over_the_last_ten_seconds():
-    book = statistics(A)
-    book.record([look(A, 0.0, is_anew=True)], 0.0)
+    book = statistics()
+    book.record([look(A, is_anew=True)], 0.0)
     for at in range(1, 31):
         beats = [pulse(path("t", at % 3), 100, at)] if at <= 20 else []
-        book.record([look(A, float(at), *beats, received=min(at, 20))], float(at))
+        book.record([look(A, *beats, received=min(at, 20))], float(at))
         if at == 10:
             assert book.summary(10.0, 1).pulses_per_s == 1.0
     assert book.summary(30.0, 1).pulses_per_s == 0.0
@@ -85,8 +83,8 @@ def test_of_a_workers_pulses_the_newest_counts():
     left_behind = pulse(path("t", 1), 500, 1.0)
     book.record(
         [
-            look(A, 50.0, left_behind, is_anew=True),
-            look(B, 50.0, pulse(path("t", 1), 700, 49.0), is_anew=True),
+            look(A, left_behind, is_anew=True),
+            look(B, pulse(path("t", 1), 700, 49.0), is_anew=True),
         ],
         50.0,
     )
@@ -98,12 +96,12 @@ def test_of_a_workers_pulses_the_newest_counts():
 
 
 def test_the_noisiest_topology_and_the_oldest_worker_come_first():
-    book = statistics(A)
-    book.record([look(A, 100.0, is_anew=True)], 100.0)
+    book = statistics()
+    book.record([look(A, is_anew=True)], 100.0)
     changes = [pulse(path("many-small", n), 10, 101.0 - n / 10) for n in range(9)]
     changes += [pulse(path("few-large", n), 5000, 101.5) for n in range(2)]
     changes += [pulse("/elsewhere", 7, 90.0)]
-    book.record([look(A, 102.0, *changes)], 102.0)
+    book.record([look(A, *changes)], 102.0)
     summary = book.summary(102.0, 3)
     assert [row.topology for row in summary.topologies] == ["few-large", "many-small", OTHER]
     assert [row.worker for row in summary.oldest] == ["/elsewhere", "node-8", "node-7"]
@@ -111,12 +109,12 @@ def test_the_noisiest_topology_and_the_oldest_worker_come_first():
 
 
 def test_deleted_pulses_and_restarted_servers_are_forgotten():
-    book = statistics(A)
+    book = statistics()
     changes = [pulse(path("t", n), 10, 0.5) for n in range(3)]
-    book.record([look(A, 1.0, *changes, received=3, is_anew=True)], 1.0)
-    book.record([look(A, 2.0, pulse(path("t", 0), None, 1.5), received=3)], 2.0)
+    book.record([look(A, *changes, received=3, is_anew=True)], 1.0)
+    book.record([look(A, pulse(path("t", 0), None, 1.5), received=3)], 2.0)
     assert book.summary(2.0, 9).workers == 2
-    book.record([look(A, 3.0, pulse(path("u", 0), 10, 2.9), received=1, is_anew=True)], 3.0)
+    book.record([look(A, pulse(path("u", 0), 10, 2.9), received=1, is_anew=True)], 3.0)
     summary = book.summary(3.0, 9)
     assert [row.topology for row in summary.topologies] == ["u"]
     # 1 received after 3 would be a negative rate.
@@ -127,15 +125,15 @@ def test_pulses_of_an_unreadable_server_are_kept():
     book = statistics()
     book.record(
         [
-            look(A, 1.0, pulse(path("t", 0), 10, 1.0), is_anew=True),
-            ServerRead(B, 1.0, ServerState.REFUSED, "no"),
+            look(A, pulse(path("t", 0), 10, 1.0), is_anew=True),
+            ServerRead(B, ServerState.REFUSED, "no"),
         ],
         1.0,
     )
     book.record(
         [
-            ServerRead(A, 2.0, ServerState.DOWN, "gone"),
-            ServerRead(B, 2.0, ServerState.REFUSED, "no"),
+            ServerRead(A, ServerState.DOWN, "gone"),
+            ServerRead(B, ServerState.REFUSED, "no"),
         ],
         2.0,
     )
@@ -148,11 +146,11 @@ def test_pulses_of_an_unreadable_server_are_kept():
 
 
 def test_server_is_filling_for_a_heartbeat_period():
-    book = statistics(A)
+    book = statistics()
     for horizon, state in [
         (0.0, ServerState.FILLING),
         (2.9, ServerState.FILLING),
         (3.0, ServerState.SERVING),
     ]:
-        book.record([look(A, 1.0, horizon=horizon, is_anew=True)], 1.0)
+        book.record([look(A, horizon=horizon, is_anew=True)], 1.0)
         assert book.summary(1.0, 1).servers[0].state is state

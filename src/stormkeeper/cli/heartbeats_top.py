@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import heapq
 import json
-import sys
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -34,8 +34,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.heartbeats import change_pages
 from stormkeeper.names import printable
-from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.client_settings import ClientSettings
+from stormkeeper.pacemaker.client import PacemakerClient, pool
 from stormkeeper.paths import parse_workerbeat
 
 if TYPE_CHECKING:
@@ -103,10 +102,9 @@ _STYLES: Final = {
 
 @dataclass(frozen=True)
 class ServerRead:
-    """A read of a server at a time in seconds; a failed read has a `problem` and no `reading`."""
+    """A read of a server; a failed read has a `problem` and no `reading`."""
 
     server: str
-    at: float
     state: ServerState = ServerState.SERVING
     problem: str = ""
     reading: ServerReading | None = None
@@ -171,11 +169,12 @@ class Summary:
 
 
 class _Sample(NamedTuple):
-    """New pulses of a round of reads, by topology."""
+    """A round of reads: new pulses by topology, and each server's count of pulses."""
 
     at: float
     pulses: Counter[str]
     bytes: Counter[str]
+    received: dict[str, int]
 
 
 class _HeldPulse(NamedTuple):
@@ -195,32 +194,27 @@ class _HeldPulse(NamedTuple):
         return self.path if worker is None else f"{worker.node}-{worker.port}"
 
 
-@dataclass
-class _Server:
-    read: ServerRead | None = None
-    held: dict[str, _HeldPulse] = field(default_factory=dict)
-    #: Times and counts of received pulses, of a single instance.
-    counts: deque[tuple[float, int]] = field(default_factory=deque)
-
-
 class PulseStatistics:
     """Collects reads, and returns a summary.
 
     A worker beats every `period_secs`, and is silent after `timeout_secs` without a pulse.
     """
 
-    def __init__(self, servers: Iterable[str], *, period_secs: float, timeout_secs: float) -> None:
-        self._servers = {server: _Server() for server in servers}
+    def __init__(self, *, period_secs: float, timeout_secs: float) -> None:
+        #: The last read of each server.
+        self._reads: dict[str, ServerRead] = {}
+        #: Each server's pulses by path.
+        self._held: defaultdict[str, dict[str, _HeldPulse]] = defaultdict(dict)
         self._period = period_secs
         self._timeout = timeout_secs
         self._samples: deque[_Sample] = deque()
 
     def record(self, reads: Iterable[ServerRead], now: float) -> None:
-        sample = _Sample(now, Counter(), Counter())
+        sample = _Sample(now, Counter(), Counter(), {})
         for read in reads:
-            for pulse in self._record(self._servers[read.server], read):
-                sample.pulses[pulse.topology] += 1
-                sample.bytes[pulse.topology] += pulse.size
+            self._reads[read.server] = read
+            if read.reading is not None:
+                self._record(read.server, read.reading, sample)
         self._samples.append(sample)
         while len(self._samples) > 2 and now - self._samples[1].at >= WINDOW_SECS:
             self._samples.popleft()
@@ -228,8 +222,8 @@ class PulseStatistics:
     def summary(self, now: float, oldest: int) -> Summary:
         """Return the statistics at `now`, with that many of the oldest workers."""
         newest: dict[str, _HeldPulse] = {}
-        for server in self._servers.values():
-            for path, pulse in server.held.items():
+        for held in self._held.values():
+            for path, pulse in held.items():
                 if path not in newest or pulse.received > newest[path].received:
                     newest[path] = pulse
         by_topology: defaultdict[str, list[_HeldPulse]] = defaultdict(list)
@@ -252,7 +246,7 @@ class PulseStatistics:
             for name, pulses in by_topology.items()
         ]
         topologies.sort(key=lambda row: (-(row.bytes_per_s or 0.0), -row.workers, row.topology))
-        servers = [self._server_row(name, server) for name, server in self._servers.items()]
+        servers = [self._server_row(read) for read in self._reads.values()]
         received = [row.pulses_per_s for row in servers if row.pulses_per_s is not None]
         return Summary(
             servers=servers,
@@ -276,38 +270,34 @@ class PulseStatistics:
             bytes_per_s=_per_sec(sum(sizes.values()), elapsed),
         )
 
-    def _record(self, server: _Server, read: ServerRead) -> list[_HeldPulse]:
-        """Record a read, and return the new pulses."""
-        server.read, reading = read, read.reading
-        if reading is None:
-            return []
+    def _record(self, server: str, reading: ServerReading, sample: _Sample) -> None:
+        held = self._held[server]
         if reading.is_anew:
-            server.held.clear()
-            server.counts.clear()
-        new = []
+            held.clear()
+            for earlier in self._samples:
+                earlier.received.pop(server, None)
+        sample.received[server] = reading.info.pulses_received
         for page in reading.pages:
             for path, size, _, _, age_secs in page.changes:
                 if size is None:
-                    server.held.pop(path, None)
-                else:
-                    received = page.read_at - (age_secs or 0.0)
-                    server.held[path] = _HeldPulse(path, size, received, read.server)
-                    new.append(server.held[path])
-        server.counts.append((read.at, reading.info.pulses_received))
-        while len(server.counts) > 2 and read.at - server.counts[1][0] >= WINDOW_SECS:
-            server.counts.popleft()
-        return [] if reading.is_anew else new
+                    held.pop(path, None)
+                    continue
+                pulse = _HeldPulse(path, size, page.read_at - (age_secs or 0.0), server)
+                held[path] = pulse
+                if not reading.is_anew:
+                    sample.pulses[pulse.topology] += 1
+                    sample.bytes[pulse.topology] += size
 
-    def _server_row(self, address: str, server: _Server) -> ServerRow:
-        read = server.read
-        if read is None or read.reading is None:
-            state = ServerState.DOWN if read is None else read.state
-            return ServerRow(address, state, "" if read is None else read.problem)
+    def _server_row(self, read: ServerRead) -> ServerRow:
+        if read.reading is None:
+            return ServerRow(read.server, read.state, read.problem)
         info = read.reading.info
-        (then, before), (last, count) = server.counts[0], server.counts[-1]
+        samples = [each for each in self._samples if read.server in each.received]
+        elapsed = samples[-1].at - samples[0].at
+        count = samples[-1].received[read.server] - samples[0].received[read.server]
         is_filling = info.horizon_ms < 1000 * self._period
         return ServerRow(
-            address,
+            read.server,
             ServerState.FILLING if is_filling else read.state,
             read.problem,
             version=info.version,
@@ -315,7 +305,7 @@ class PulseStatistics:
             horizon_secs=info.horizon_ms / 1000,
             keys=info.keys,
             connections=info.connections,
-            pulses_per_s=_per_sec(count - before, last - then),
+            pulses_per_s=_per_sec(count, elapsed),
         )
 
 
@@ -329,25 +319,21 @@ def run(conf: Conf, *, interval: float, once: bool, as_json: bool) -> None:
     Raises `ConfigError` for wrong authentication or TLS, and `StormkeeperError` if the first read
     fails on all servers.
     """
-    settings = ClientSettings.of(conf)
-    servers = list(dict.fromkeys(conf.pacemaker_servers()))
-    statistics = PulseStatistics(
-        map(str, servers), period_secs=conf[_PERIOD], timeout_secs=conf[_TIMEOUT]
-    )
-    clients = [
-        settings.client(
-            server,
-            name="storm-heartbeats-top",
-            try_timeout=_TRY_SECS,
-            retries=0,
-            deadline=_READ_SECS,
-        )
-        for server in servers
-    ]
+    statistics = PulseStatistics(period_secs=conf[_PERIOD], timeout_secs=conf[_TIMEOUT])
     with ExitStack() as stack:
-        threads = stack.enter_context(ThreadPoolExecutor(len(clients), "storm-heartbeats-top"))
-        for client in clients:
-            stack.callback(client.close)  # before the threads, whose calls then end at once
+        workers = len(conf.pacemaker_servers())
+        threads = stack.enter_context(ThreadPoolExecutor(workers, "storm-heartbeats-top"))
+        # The pool closes before the threads, whose calls then end at once.
+        opened = stack.enter_context(
+            pool.connect(
+                conf,
+                name="storm-heartbeats-top",
+                try_timeout=_TRY_SECS,
+                retries=0,
+                deadline=_READ_SECS,
+            )
+        )
+        clients = opened.clients.values()
         positions: dict[PacemakerClient, Position] = {}
 
         def read_all() -> list[ServerRead]:
@@ -383,26 +369,25 @@ def _check(reads: Sequence[ServerRead]) -> None:
 
 def _read(client: PacemakerClient, positions: dict[PacemakerClient, Position]) -> ServerRead:
     """Read a server's changes since the known position, and update the position."""
-    server, clock = str(client.address), time.monotonic
+    server = str(client.address)
     try:
         # Without values: only ages and sizes are shown.
         reading = change_pages.look(client, position=positions.get(client), values=False)
     except UnsupportedExtensionError:
         problem = "not a Pacemaker of Stormkeeper: it reports no changes, its pulses are missing"
-        return ServerRead(server, clock(), ServerState.PLAIN, problem)
+        return ServerRead(server, ServerState.PLAIN, problem)
     except NotAuthorizedError as error:
-        return ServerRead(server, clock(), ServerState.REFUSED, str(error))
+        return ServerRead(server, ServerState.REFUSED, str(error))
     except StormkeeperError as error:
-        return ServerRead(server, clock(), ServerState.DOWN, str(error))
+        return ServerRead(server, ServerState.DOWN, str(error))
     positions[client] = reading.position
-    return ServerRead(server, clock(), reading=reading)
+    return ServerRead(server, reading=reading)
 
 
 def _print_json(statistics: PulseStatistics) -> None:
     summary = statistics.summary(time.monotonic(), _OLDEST_IN_JSON)
     shown = {"time": datetime.now(UTC).isoformat()} | _rounded(asdict(summary))
-    sys.stdout.write(f"{json.dumps(shown)}\n")
-    sys.stdout.flush()
+    click.echo(json.dumps(shown))
 
 
 def _rounded(value: Any) -> Any:
