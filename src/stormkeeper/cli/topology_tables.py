@@ -29,8 +29,9 @@ _COLUMNS: Final = (
     ("Uptime_secs", 12),
     ("Topology_Id", 20),
     ("Owner", 20),
+    # Stormkeeper's, if a topology has a health.
+    ("Health", 6),
 )
-_HEALTH: Final = ("Health", 6)
 #: The line below the heading.
 _DASHES: Final = 88
 
@@ -52,17 +53,13 @@ def storm_table(found: Sequence[TopologySummary]) -> Iterator[str]:
             str(each.uptime_secs),
             printable(each.id),
             printable(each.owner or ""),
+            _health(each),
         )
         for each in found
     ]
-    columns: tuple[tuple[str, int], ...] = _COLUMNS
-    healths = [health_of(each.health) for each in found]
-    if any(each is not None for each in healths):
-        columns = (*_COLUMNS, _HEALTH)
-        rows = [
-            (*row, "-" if health is None else printable(str(health)))
-            for row, health in zip(rows, healths, strict=True)
-        ]
+    columns = _COLUMNS
+    if all(each.health is None for each in found):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     widths = [
         max(width, *(len(row[column]) for row in rows)) for column, (_, width) in enumerate(columns)
     ]
@@ -78,20 +75,23 @@ def fitting_table(found: Sequence[TopologySummary], width: int) -> Iterator[str]
     if not found or max(map(len, lines)) <= width:
         yield from lines
         return
-    rows = [("NAME", "STATUS", "WORKERS", "UPTIME", "HEALTH")]
-    for each in found:
-        health = health_of(each.health)
-        rows.append(
-            (
-                printable(each.name),
-                shown_status(each.status, each.sched_status),
-                str(each.num_workers),
-                duration(each.uptime_secs),
-                "-" if health is None else printable(str(health)),
-            )
+    rows = [
+        (
+            printable(each.name),
+            shown_status(each.status, each.sched_status),
+            str(each.num_workers),
+            duration(each.uptime_secs),
+            _health(each),
         )
-    for text in aligned(rows):
+        for each in found
+    ]
+    for text in aligned([("NAME", "STATUS", "WORKERS", "UPTIME", "HEALTH"), *rows]):
         yield text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _health(topology: TopologySummary) -> str:
+    health = health_of(topology.health)
+    return "-" if health is None else printable(str(health))
 
 
 def topology_values(each: TopologySummary) -> dict[str, Any]:
@@ -124,40 +124,15 @@ def topology_lines(topology: TopologyView, now: float) -> Iterator[str]:
     if topology.sched_status or not topology.workers:
         yield f"  schedule  {printable(topology.sched_status) or 'not planned yet'}"
     if topology.replication_count is not None:
-        yield f"  code on   {topology.replication_count} Nimbus{_es(topology.replication_count)}"
+        nimbuses = "Nimbus" if topology.replication_count == 1 else "Nimbuses"
+        yield f"  code on   {topology.replication_count} {nimbuses}"
     yield ""
     if topology.components:
-        yield from aligned(
-            [
-                ("COMPONENT", "KIND", "EXECUTORS", "TASKS", "EMITTED", "FAILED"),
-                *(
-                    (
-                        printable(each.id),
-                        each.kind,
-                        str(each.executors),
-                        str(each.tasks),
-                        _number(each.emitted),
-                        _number(each.failed),
-                    )
-                    for each in topology.components
-                ),
-            ]
-        )
+        heads = ("COMPONENT", "KIND", "EXECUTORS", "TASKS", "EMITTED", "FAILED")
+        yield from aligned([heads, *map(_component, topology.components)])
         yield ""
     if topology.workers:
-        yield from aligned(
-            [
-                ("WORKER", "EXECUTORS", "RUNS FOR"),
-                *(
-                    (
-                        printable(each.place),
-                        str(each.executors),
-                        _runs_for(each),
-                    )
-                    for each in topology.workers
-                ),
-            ]
-        )
+        yield from aligned([("WORKER", "EXECUTORS", "RUNS FOR"), *map(_worker, topology.workers)])
     elif topology.status == COMPLETED:
         yield f"No workers: all queries have ended. `storm logs {name}` shows their output."
     else:
@@ -190,10 +165,17 @@ def error_lines(newest: Mapping[str, ErrorInfo], now: float) -> Iterator[str]:
         yield from (f"  {printable(line)}" for line in error.error.expandtabs().splitlines())
 
 
-def _runs_for(worker: WorkerView) -> str:
+def _component(component: ComponentView) -> tuple[str, ...]:
+    numbers = (component.executors, component.tasks, component.emitted, component.failed)
+    counts = ("-" if number is None else f"{number:,}" for number in numbers)
+    return printable(component.id), component.kind, *counts
+
+
+def _worker(worker: WorkerView) -> tuple[str, ...]:
+    runs_for = printable(worker.health or "no pulse yet")
     if worker.health is None and worker.uptime_secs:
-        return duration(worker.uptime_secs)
-    return printable(worker.health or "no pulse yet")
+        runs_for = duration(worker.uptime_secs)
+    return printable(worker.place), str(worker.executors), runs_for
 
 
 def _query(query: QueryView) -> tuple[str, ...]:
@@ -213,29 +195,17 @@ def _is_over(topology: TopologyView, component: ComponentView, now: float) -> bo
     return all(0 < each.uptime_secs < age for each in topology.workers)
 
 
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
-
-
-def _es(number: int) -> str:
-    return "" if number == 1 else "es"
-
-
 def cluster_lines(cluster: ClusterSummary) -> Iterator[str]:
-    yield from aligned(
-        [
-            ("NIMBUS", "LEADS", "RUNS FOR", "RELEASE"),
-            *(
-                (
-                    printable(host_port(each.host, each.port)),
-                    "yes" if each.isLeader else "",
-                    duration(each.uptime_secs),
-                    printable(each.version),
-                )
-                for each in cluster.nimbuses
-            ),
-        ]
-    )
+    nimbuses = [
+        (
+            printable(host_port(each.host, each.port)),
+            "yes" if each.isLeader else "",
+            duration(each.uptime_secs),
+            printable(each.version),
+        )
+        for each in cluster.nimbuses
+    ]
+    yield from aligned([("NIMBUS", "LEADS", "RUNS FOR", "RELEASE"), *nimbuses])
     for nimbus in cluster.nimbuses:
         if nimbus.disk_fault:
             yield (
