@@ -43,6 +43,7 @@ _CONNECTIONS: Final = {
     ConnectionState.SUSPENDED: "the connection to ZooKeeper is lost",
     ConnectionState.LOST: "the session with ZooKeeper has expired",
 }
+_MISSED: Final = "all changes during the lost session are printed as one"
 
 
 class _Listing:
@@ -173,23 +174,6 @@ class NodeChange(NamedTuple):
     removed: tuple[str, ...] = ()
 
 
-class WatchStarted(NamedTuple):
-    """The watch of a number of nodes has begun; 0: no node exists yet."""
-
-    nodes: int
-
-
-class NodeDenied(NamedTuple):
-    """A node below the watched node may not be read."""
-
-    path: str
-    message: str
-
-
-#: ``EVENTS_MISSED`` follows a lost session.
-WatchEvent = WatchStarted | NodeChange | NodeDenied | ConnectionState | EventType
-
-
 class _ReadNode(NamedTuple):
     created: int
     version: int
@@ -208,7 +192,7 @@ def print_changes(
             sys.stdout.write((_json_line(event) if as_json else _line(event)) + "\n")
             sys.stdout.flush()
         else:
-            remark(_remark_text(event, top))
+            remark(event)
 
 
 def print_names(state: ClusterState, top: str, *, as_json: bool) -> None:
@@ -217,11 +201,12 @@ def print_names(state: ClusterState, top: str, *, as_json: bool) -> None:
     Raises as `follow`.
     """
     listing = _Listing(as_json=as_json, shown=printable)
-    is_due = False
+    is_due = True
     for event in follow(state, top):
-        is_due |= isinstance(event, WatchStarted | NodeChange)
-        if not isinstance(event, NodeChange):
-            remark(_remark_text(event, top))
+        if isinstance(event, NodeChange):
+            is_due = True
+        else:
+            remark(event)
         if is_due:
             # Without a connection, its return tries this again.
             with contextlib.suppress(StateUnavailableError):
@@ -232,8 +217,8 @@ def print_names(state: ClusterState, top: str, *, as_json: bool) -> None:
 
 def follow(
     state: ClusterState, top: str, *, recursive: bool = False, was_absent: bool = False
-) -> Iterator[WatchEvent]:
-    """Yield `WatchStarted`, then the denied nodes, then for ever each change in order.
+) -> Iterator[NodeChange | str]:
+    """Yield for ever each change in order, and remarks: of the start, denied nodes, connections.
 
     With `was_absent`, nothing was at `top` a moment ago, so nodes there count as created. Raises
     `StateError` if the first read fails, or the session is closed.
@@ -245,20 +230,22 @@ def follow(
     try:
         reader = _ChangeReader(state, top, recursive=recursive)
         if was_absent:
-            yield WatchStarted(0)
+            yield f"nothing at {top} yet"
             yield from reader.read_pending()
-        denied = [each for each in reader.read_pending() if isinstance(each, NodeDenied)]
+        denied = [each for each in reader.read_pending() if isinstance(each, str)]
+        nodes = len(reader.known)
         if not was_absent:
-            yield WatchStarted(len(reader.known))
+            text = f"watching {top}" if nodes else f"nothing at {top} yet"
+            yield f"{text}, {nodes} nodes" if nodes > 1 else text
         yield from denied
         while True:
             event = _next(events, _RETRY_SECS if reader.pending else None)
             if isinstance(event, ConnectionState):
-                yield event
+                yield _CONNECTIONS[event]
             elif event is not None:
                 kind, path = event
                 if kind is EventType.EVENTS_MISSED:
-                    yield kind
+                    yield _MISSED
                     reader.reread_all()
                 else:
                     reader.pending[path] = None
@@ -286,8 +273,11 @@ class _ChangeReader:
     def reread_all(self) -> None:
         self.pending |= dict.fromkeys((self._top, *self.known))
 
-    def read_pending(self) -> Iterator[NodeChange | NodeDenied]:
-        """Yield the changes at the pending paths; after an error the rest stays pending."""
+    def read_pending(self) -> Iterator[NodeChange | str]:
+        """Yield the changes at the pending paths; after an error the rest stays pending.
+
+        A denied node below the top yields a remark.
+        """
         while self.pending:
             path = next(iter(self.pending))
             try:
@@ -295,14 +285,14 @@ class _ChangeReader:
             except AccessDeniedError as error:
                 if path == self._top:
                     raise
-                changes = [NodeDenied(path, str(error))]
+                changes = [f"{path} is not watched: {error}"]
             del self.pending[path]
             yield from changes
 
-    def _changes(self, path: str) -> list[NodeChange | NodeDenied]:
+    def _changes(self, path: str) -> list[NodeChange | str]:
         stat = self._state.get_stat(path, watch=True)
         was = self.known.get(path)
-        changes: list[NodeChange | NodeDenied] = []
+        changes: list[NodeChange | str] = []
         if was is not None and (stat is None or stat.created != was.created):
             del self.known[path]
             changes.append(NodeChange("deleted", path))
@@ -349,15 +339,3 @@ def _line(change: NodeChange) -> str:
 
 def _json_line(change: NodeChange) -> str:
     return json.dumps({"time": datetime.now(UTC).isoformat()} | change._asdict())
-
-
-def _remark_text(event: WatchStarted | NodeDenied | ConnectionState | EventType, top: str) -> str:
-    if isinstance(event, WatchStarted):
-        if not event.nodes:
-            return f"nothing at {top} yet"
-        return f"watching {top}" + (f", {event.nodes} nodes" if event.nodes > 1 else "")
-    if isinstance(event, NodeDenied):
-        return printable(f"{event.path} is not watched: {event.message}")
-    if isinstance(event, ConnectionState):
-        return _CONNECTIONS[event]
-    return "all changes during the lost session are printed as one"
