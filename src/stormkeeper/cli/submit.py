@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import click
 
@@ -30,13 +30,6 @@ from stormkeeper.cli.options import (
     settings,
 )
 from stormkeeper.cli.output import Progress
-
-if TYPE_CHECKING:
-    from stormkeeper.client.package_builder import SubmissionRequest
-    from stormkeeper.client.topology_commands import WaitStatus
-    from stormkeeper.client.topology_submission import SubmittedTopology
-    from stormkeeper.conf import Conf
-
 
 #: A worker may have to build its environment before the first batches.
 _TIMEOUT = 300.0
@@ -220,9 +213,43 @@ def submit(
     )
     wait_secs = 0.0 if no_wait else timeout or _TIMEOUT
     with faults(), Progress() as progress:
-        submitted, seen = _submit(
-            conf, request, (going_on_from, abandon), progress, wait_secs, as_json=as_json
+        from stormkeeper.client import topology_commands, topology_submission
+        from stormkeeper.client.nimbus_connection import connect
+
+        listener = topology_submission.SubmissionListener(
+            say=progress.step,
+            sent=lambda arrived, size: progress.step(
+                f"uploading {size / 1e3:,.0f} kB", f"{100 * arrived / size:.0f} %"
+            ),
+            warn=lambda text: progress.remark(f"warning: {text}"),
+            strict=settings().strict,
         )
+        for text in package_builder.command_line_warnings(conf):
+            listener.report_unknown_key(text)
+        with (
+            package_builder.collect_code(request) as packaged,
+            connect(conf, say=progress.say) as connection,
+        ):
+            submitted = topology_submission.submit(
+                connection,
+                conf,
+                request,
+                packaged,
+                listener,
+                going_on_from=going_on_from,
+                abandon=abandon,
+            )
+            progress.wipe()
+            if not as_json:
+                click.echo(f"Finished submitting topology: {submitted.name}")
+            seen = connections.wait_for(
+                progress,
+                submitted.name,
+                wait_secs,
+                partial(topology_commands.wait_for_first_batches, connection, submitted.name),
+                remark=f"{submitted.name} stays submitted, as {submitted.storm_id}; see"
+                f" `storm status {submitted.name}`",
+            )
     if as_json:
         connections.print_json(
             name=submitted.name,
@@ -231,50 +258,6 @@ def submit(
             **connections.status_values(seen),
         )
     connections.end(submitted.name, seen, wait_secs)
-
-
-def _submit(
-    conf: Conf,
-    request: SubmissionRequest,
-    checkpoints: tuple[str | None, tuple[str, ...]],
-    progress: Progress,
-    wait_secs: float,
-    *,
-    as_json: bool,
-) -> tuple[SubmittedTopology, WaitStatus | None]:
-    from stormkeeper.client import package_builder, topology_commands, topology_submission
-    from stormkeeper.client.nimbus_connection import connect
-
-    listener = topology_submission.SubmissionListener(
-        say=progress.step,
-        sent=lambda arrived, size: progress.step(
-            f"uploading {size / 1e3:,.0f} kB", f"{100 * arrived / size:.0f} %"
-        ),
-        warn=lambda text: progress.remark(f"warning: {text}"),
-        strict=settings().strict,
-    )
-    for text in package_builder.command_line_warnings(conf):
-        listener.report_unknown_key(text)
-    with (
-        package_builder.collect_code(request) as code,
-        connect(conf, say=progress.say) as connection,
-    ):
-        going_on_from, abandon = checkpoints
-        submitted = topology_submission.submit(
-            connection, conf, request, code, listener, going_on_from=going_on_from, abandon=abandon
-        )
-        name = submitted.name
-        progress.wipe()
-        if not as_json:
-            click.echo(f"Finished submitting topology: {name}")
-        seen = connections.wait_for(
-            progress,
-            name,
-            wait_secs,
-            partial(topology_commands.wait_for_first_batches, connection, name),
-            remark=f"{name} stays submitted, as {submitted.storm_id}; see `storm status {name}`",
-        )
-        return submitted, seen
 
 
 def _report(_: click.Context, __: click.Parameter, file: Path | None) -> Path | None:
