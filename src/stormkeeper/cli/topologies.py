@@ -7,10 +7,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -29,12 +28,13 @@ from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.client.nimbus_connection import NimbusConnection
-    from stormkeeper.client.topology_commands import Wait, WaitStatus
-    from stormkeeper.conf import Conf
+    from stormkeeper.client.topology_commands import WaitStatus
 
 #: Time for a change of status, or a start of workers, after Nimbus's wait.
 _STATUS_SECS = 60.0
 _WORKERS_SECS = 180.0
+
+_GOES_ON = "Nimbus goes on with it"
 
 #: Columns outside a terminal.
 _ANY_WIDTH = 1_000_000
@@ -42,12 +42,8 @@ _ANY_WIDTH = 1_000_000
 #: ``LOGGER=LEVEL`` or ``LOGGER=LEVEL:SECS``.
 _SETTING: Final = re.compile(r"(?P<logger>[^=]+)=(?P<level>[A-Za-z]+)(:(?P<secs>[0-9]{1,9}))?")
 
-
-class _LevelSetting(NamedTuple):
-    level: str
-    #: None: until the level is removed.
-    secs: int | None
-
+#: A level, and the seconds until it is removed, if any.
+_LevelSetting = tuple[str, int | None]
 
 _wait_option = click.option(
     "-w",
@@ -256,18 +252,20 @@ def deactivate(*, name: str, no_wait: bool, timeout: float | None, as_json: bool
 def _set_active(
     name: str, *, active: bool, no_wait: bool, timeout: float | None, as_json: bool
 ) -> None:
-    from stormkeeper.client import topology_commands
+    said = f"{'Activated' if active else 'Deactivated'} topology: {name}"
+    status = "ACTIVE" if active else "INACTIVE"
+    secs = 0.0 if no_wait else timeout or _STATUS_SECS
+    with connected() as connection, Progress() as progress:
+        from stormkeeper.client import topology_commands
 
-    _carry_out(
-        name,
-        f"{'Activated' if active else 'Deactivated'} topology: {name}",
-        ask=lambda connection: topology_commands.set_active(connection, name, active=active),
-        until=lambda connection, wait: topology_commands.wait_for_status(
-            connection, name, "ACTIVE" if active else "INACTIVE", wait
-        ),
-        secs=0.0 if no_wait else timeout or _STATUS_SECS,
-        as_json=as_json,
-    )
+        storm_id = topology_commands.set_active(connection, name, active=active)
+        if not as_json:
+            click.echo(said)
+        until = partial(topology_commands.wait_for_status, connection, name, status)
+        seen = connections.wait_for(progress, name, secs, until, remark=f"{said}; {_GOES_ON}")
+    if as_json:
+        connections.print_json(name=name, id=storm_id, **connections.status_values(seen))
+    connections.end(name, seen, secs)
 
 
 def _parallelism(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, int]:
@@ -328,57 +326,29 @@ def rebalance(
     Nimbus did not answer. 4: it is rebalanced, and not all workers run in time.
     """
     conf = load_conf(unknown="keep")
-    with connected(conf) as connection:
+    said = f"Topology {name} is rebalancing"
+    with connected(conf) as connection, Progress() as progress:
         from stormkeeper.client import package_builder, topology_commands, topology_view
 
         values = package_builder.conf_to_send({}, conf, name)
         waits = topology_view.kill_wait_secs(connection, name) if wait_secs is None else wait_secs
-    _carry_out(
-        name,
-        f"Topology {name} is rebalancing",
-        ask=lambda connection: topology_commands.rebalance(
+        storm_id = topology_commands.rebalance(
             connection,
             name,
             wait_secs=wait_secs,
             workers=num_workers,
             parallelism=parallelism,
             conf=values,
-        ),
-        until=lambda connection, wait: topology_commands.wait_for_workers(
-            connection, name, wait, num_workers
-        ),
-        secs=0.0 if no_wait else timeout or waits + _WORKERS_SECS,
-        waits=waits,
-        conf=conf,
-        as_json=as_json,
-    )
-
-
-def _carry_out(
-    name: str,
-    said: str,
-    *,
-    ask: Callable[[NimbusConnection], str],
-    until: Callable[[NimbusConnection, Wait], WaitStatus],
-    secs: float,
-    as_json: bool,
-    waits: float = 0.0,
-    conf: Conf | None = None,
-) -> None:
-    """Call Nimbus with `ask`, print `said`, and wait with `until` for up to `secs` (0: do not).
-
-    `waits` is the time that Nimbus waits first, in seconds.
-    """
-    with connected(conf) as connection, Progress() as progress:
-        storm_id = ask(connection)
+        )
         if not as_json:
             click.echo(said)
+        secs = 0.0 if no_wait else timeout or waits + _WORKERS_SECS
         seen = connections.wait_for(
             progress,
             name,
             secs,
-            partial(until, connection),
-            remark=f"{said}; Nimbus goes on with it",
+            partial(topology_commands.wait_for_workers, connection, name, workers=num_workers),
+            remark=f"{said}; {_GOES_ON}",
             wait_secs=waits,
         )
     if as_json:
@@ -398,7 +368,7 @@ def _level(
         if level not in LEVELS:
             raise click.BadParameter(f"{level} is none of {', '.join(LEVELS)}")
         secs = int(parsed["secs"]) if parsed["secs"] else None
-        found[parsed["logger"]] = _LevelSetting(level, secs)
+        found[parsed["logger"]] = level, secs
     return found
 
 
@@ -440,8 +410,8 @@ def set_log_level(
 
         storm_id = connection.nimbus.getTopologySummaryByName(name).id
         changes = {
-            logger: LogLevel(LogLevelAction.UPDATE, each.level, each.secs)
-            for logger, each in levels.items()
+            logger: LogLevel(LogLevelAction.UPDATE, level, secs)
+            for logger, (level, secs) in levels.items()
         }
         changes |= {logger: LogLevel(LogLevelAction.REMOVE) for logger in removed}
         if changes:
