@@ -165,23 +165,21 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
     from stormkeeper.history import database
     from stormkeeper.history.database import HistoryDatabase
 
-    manifest, read, complaint = folder / "alerts" / "manifest.json", None, None
+    manifest = folder / "alerts" / "manifest.json"
+    read: int | None = None
+    complaint: str | None = None
     interval_secs = 0.0
     while True:
         time.sleep(_LOOK_SECS)
+        news: list[dict[str, Any]] = []
         try:
             written = manifest.stat().st_mtime_ns
-            if written == read:
-                assert seen is not None
-                said = None if is_old else age_of(seen, interval_secs)
-                if said is not None:
-                    remark(said)
-                    is_old = True
-                continue
-            with HistoryDatabase(folder) as past:
-                news = database.changes(past, seen or _BEGINNING)
-                seen = past.written_at("alert_history")
-                interval_secs = past.interval_secs("alert_history")
+            if written != read:
+                with HistoryDatabase(folder) as past:
+                    news = database.changes(past, seen or _BEGINNING)
+                    seen = past.written_at("alert_history")
+                    interval_secs = past.interval_secs("alert_history")
+                read = written
         except (OSError, TableError) as error:
             if seen is None and isinstance(error, FileNotFoundError):
                 continue
@@ -189,12 +187,14 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
                 remark(f"the alerts cannot be read: {error}")
             read, complaint = None, str(error)
             continue
+        assert seen is not None
         if complaint is not None:
             remark("the alerts are read again")
-        if is_old and age_of(seen, interval_secs) is None:
-            remark("these tables are written again")
-            is_old = False
-        read, complaint = written, None
+            complaint = None
+        age = age_of(seen, interval_secs)
+        if (age is not None) != is_old:
+            remark(age or "these tables are written again")
+            is_old = age is not None
         yield from news
 
 
