@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, TypeVar
 
 import click
 
@@ -36,6 +36,10 @@ _TIMEOUT = 300.0
 #: The key of the script's arguments in click's context.
 _ARGUMENTS = "stormkeeper.arguments"
 _TABLES = "pipeline.tables.dir"
+#: Suffixes of modules and of archives of modules.
+_MODULES = (".py", ".zip", ".egg")
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _ScriptCommand(click.Command):
@@ -49,10 +53,8 @@ class _ScriptCommand(click.Command):
             raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
 
 
-def _files_of(
-    *suffixes: str,
-) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[Path, ...]]:
-    """Return a callback for existing files with these suffixes, comma-separated."""
+def _files_option(name: str, *suffixes: str, text: str) -> Callable[[F], F]:
+    """Return an option for existing files with these suffixes, comma-separated; `text` is help."""
     kinds = " or ".join(filter(None, [", ".join(suffixes[:-1]), suffixes[-1]]))
 
     def check(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[Path, ...]:
@@ -64,10 +66,7 @@ def _files_of(
                 raise click.BadParameter(f"there is no file {file}")
         return tuple(file.absolute() for file in files)
 
-    return check
-
-
-_py_files = _files_of(".py", ".zip", ".egg")
+    return click.option(name, metavar="FILE[,FILE...]", multiple=True, callback=check, help=text)
 
 
 class _SubmitCommand(_ScriptCommand):
@@ -101,12 +100,10 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 )
 @click.argument("code", metavar="FILE|DIR|WHEEL", type=click.Path(path_type=Path))
 @click.argument("name", required=False)
-@click.option(
+@_files_option(
     "--py-files",
-    metavar="FILE[,FILE...]",
-    multiple=True,
-    callback=_py_files,
-    help="Send these modules (.py) and archives of modules (.zip, .egg) with the code, for Spark's"
+    *_MODULES,
+    text="Send these modules (.py) and archives of modules (.zip, .egg) with the code, for Spark's"
     " executors too.",
 )
 @click.option(
@@ -120,13 +117,7 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     is_flag=True,
     help="Send the wheels of the requirements too, for machines that cannot fetch them.",
 )
-@click.option(
-    "--jars",
-    metavar="FILE[,FILE...]",
-    multiple=True,
-    callback=_files_of(".jar"),
-    help="Send these jars with the code.",
-)
+@_files_option("--jars", ".jar", text="Send these jars with the code.")
 @click.option(
     "--packages",
     metavar="GROUP:NAME:VERSION[,...]",
@@ -275,12 +266,10 @@ def _report(_: click.Context, __: click.Parameter, file: Path | None) -> Path | 
 )
 @click.argument("topology", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option(
+@_files_option(
     "--py-files",
-    metavar="FILE[,FILE...]",
-    multiple=True,
-    callback=_py_files,
-    help="Modules (.py) and archives of modules (.zip, .egg) that TOPOLOGY can import, in Spark's "
+    *_MODULES,
+    text="Modules (.py) and archives of modules (.zip, .egg) that TOPOLOGY can import, in Spark's "
     "executors too.",
 )
 @click.option(
