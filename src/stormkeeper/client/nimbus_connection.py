@@ -68,27 +68,25 @@ _TEXTS: Final[dict[type[Exception], str]] = {
 
 
 class NimbusConnection:
-    """Calls the leading Nimbus; use `connect`.
-
-    A Nimbus must be found within `finding_secs`, a leader within `electing_secs` if a Nimbus
-    answers. `call_secs` overrides the timeouts of calls. A message has at most `max_frame` bytes.
-    """
+    """Calls the leading Nimbus of a configuration; use `connect`."""
 
     def __init__(
         self,
         client: LeaderClient,
-        *,
-        finding_secs: float,
-        electing_secs: float,
-        call_secs: float | None,
-        max_frame: int,
+        conf: Conf,
+        finding_secs: float | None,
         say: Callable[[str], None],
     ) -> None:
-        self.max_frame = max_frame
+        changed = conf.changed()
+        if finding_secs is None:
+            is_set = any(key in changed for key in _RETRIES)
+            finding_secs = client.search_secs if is_set else FINDING_SECS
+        #: The most bytes of a message.
+        self.max_frame: int = conf["nimbus.thrift.max_buffer_size"]
         self._client = client
         self._finding_secs = finding_secs
-        self._electing_secs = electing_secs
-        self._call_secs = call_secs
+        self._electing_secs = conf["storm.zookeeper.session.timeout"] / 1000 + _ELECTION_SECS
+        self._call_secs = conf[_TIMEOUT] / 1000 if _TIMEOUT in changed else None
         self._say = say
 
     @property
@@ -183,20 +181,7 @@ def connect(
 
     Raises `ConfigError` for an invalid seed, and `LeaderNotFoundError`.
     """
-    session_secs = conf["storm.zookeeper.session.timeout"] / 1000
-    changed = conf.changed()
-    call_secs = conf[_TIMEOUT] / 1000 if _TIMEOUT in changed else None
     with LeaderClient.from_conf(conf) as client:
-        if finding_secs is None:
-            is_set = any(key in changed for key in _RETRIES)
-            finding_secs = client.search_secs if is_set else FINDING_SECS
-        connection = NimbusConnection(
-            client,
-            finding_secs=finding_secs,
-            electing_secs=session_secs + _ELECTION_SECS,
-            call_secs=call_secs,
-            max_frame=conf["nimbus.thrift.max_buffer_size"],
-            say=say,
-        )
+        connection = NimbusConnection(client, conf, finding_secs, say)
         connection.find()
         yield connection
