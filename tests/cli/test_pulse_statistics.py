@@ -1,9 +1,9 @@
 from stormkeeper.cli.heartbeats_top import (
     OTHER,
     PulseStatistics,
-    ServerRead,
     ServerState,
 )
+from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError
 from stormkeeper.heartbeats.change_pages import ChangePage, PathChange, Position, ServerReading
 from stormkeeper.thrift.pacemaker import ServerInfo
 
@@ -34,7 +34,7 @@ def look(server, *changes, received=0, is_anew=False, horizon=100.0):
     position = Position("i", 0)
     pages = [ChangePage(list(changes), 0.0, position)]
     info = told(received, horizon=horizon)
-    return ServerRead(server, reading=ServerReading(pages, position, is_anew, len(changes), info))
+    return server, ServerReading(pages, position, is_anew, len(changes), info)
 
 
 def statistics():
@@ -126,14 +126,14 @@ def test_pulses_of_an_unreadable_server_are_kept():
     book.record(
         [
             look(A, pulse(path("t", 0), 10, 1.0), is_anew=True),
-            ServerRead(B, ServerState.REFUSED, "no"),
+            (B, NotAuthorizedError("no")),
         ],
         1.0,
     )
     book.record(
         [
-            ServerRead(A, ServerState.DOWN, "gone"),
-            ServerRead(B, ServerState.REFUSED, "no"),
+            (A, PacemakerUnavailableError("gone")),
+            (B, NotAuthorizedError("no")),
         ],
         2.0,
     )

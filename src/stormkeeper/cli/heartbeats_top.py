@@ -33,13 +33,14 @@ from stormkeeper.errors import (
     UnsupportedExtensionError,
 )
 from stormkeeper.heartbeats import change_pages
+from stormkeeper.heartbeats.change_pages import ServerReading
 from stormkeeper.names import printable
 from stormkeeper.pacemaker.client import PacemakerClient, pool
 from stormkeeper.paths import parse_workerbeat
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Conf
-    from stormkeeper.heartbeats.change_pages import Position, ServerReading
+    from stormkeeper.heartbeats.change_pages import Position
 
 #: The window of rates.
 WINDOW_SECS: Final = 10.0
@@ -100,15 +101,8 @@ _STYLES: Final = {
 }
 
 
-@dataclass(frozen=True)
-class ServerRead:
-    """A read of a server; a failed read has a `problem` and no `reading`."""
-
-    server: str
-    state: ServerState = ServerState.SERVING
-    problem: str = ""
-    reading: ServerReading | None = None
-
+#: A server, and the changes there or the reason why they are missing.
+ServerRead = tuple[str, ServerReading | StormkeeperError]
 
 # These classes' fields are the keys of `storm heartbeats top --json`.
 
@@ -202,7 +196,7 @@ class PulseStatistics:
 
     def __init__(self, *, period_secs: float, timeout_secs: float) -> None:
         #: The last read of each server.
-        self._reads: dict[str, ServerRead] = {}
+        self._reads: dict[str, ServerReading | StormkeeperError] = {}
         #: Each server's pulses by path.
         self._held: defaultdict[str, dict[str, _HeldPulse]] = defaultdict(dict)
         self._period = period_secs
@@ -211,10 +205,10 @@ class PulseStatistics:
 
     def record(self, reads: Iterable[ServerRead], now: float) -> None:
         sample = _Sample(now, Counter(), Counter(), {})
-        for read in reads:
-            self._reads[read.server] = read
-            if read.reading is not None:
-                self._record(read.server, read.reading, sample)
+        for server, read in reads:
+            self._reads[server] = read
+            if not isinstance(read, StormkeeperError):
+                self._record(server, read, sample)
         self._samples.append(sample)
         while len(self._samples) > 2 and now - self._samples[1].at >= WINDOW_SECS:
             self._samples.popleft()
@@ -246,7 +240,7 @@ class PulseStatistics:
             for name, pulses in by_topology.items()
         ]
         topologies.sort(key=lambda row: (-(row.bytes_per_s or 0.0), -row.workers, row.topology))
-        servers = [self._server_row(read) for read in self._reads.values()]
+        servers = [self._server_row(server, read) for server, read in self._reads.items()]
         received = [row.pulses_per_s for row in servers if row.pulses_per_s is not None]
         return Summary(
             servers=servers,
@@ -288,18 +282,18 @@ class PulseStatistics:
                     sample.pulses[pulse.topology] += 1
                     sample.bytes[pulse.topology] += size
 
-    def _server_row(self, read: ServerRead) -> ServerRow:
-        if read.reading is None:
-            return ServerRow(read.server, read.state, read.problem)
-        info = read.reading.info
-        samples = [each for each in self._samples if read.server in each.received]
+    def _server_row(self, server: str, read: ServerReading | StormkeeperError) -> ServerRow:
+        if isinstance(read, StormkeeperError):
+            return ServerRow(server, *_fault(read))
+        info = read.info
+        samples = [each for each in self._samples if server in each.received]
         elapsed = samples[-1].at - samples[0].at
-        count = samples[-1].received[read.server] - samples[0].received[read.server]
+        count = samples[-1].received[server] - samples[0].received[server]
         is_filling = info.horizon_ms < 1000 * self._period
         return ServerRow(
-            read.server,
-            ServerState.FILLING if is_filling else read.state,
-            read.problem,
+            server,
+            ServerState.FILLING if is_filling else ServerState.SERVING,
+            "",
             version=info.version,
             uptime_secs=info.uptime_ms / 1000,
             horizon_secs=info.horizon_ms / 1000,
@@ -356,13 +350,14 @@ def run(conf: Conf, *, interval: float, once: bool, as_json: bool) -> None:
 
 def _check(reads: Sequence[ServerRead]) -> None:
     """Raise if all first reads failed: a mistyped address stays wrong."""
-    if any(read.reading is not None for read in reads):
+    faults = {server: _fault(read) for server, read in reads if isinstance(read, StormkeeperError)}
+    if len(faults) < len(reads):
         return
     problems = "; ".join(
-        read.problem if read.server in read.problem else f"{read.server}: {read.problem}"
-        for read in reads
+        problem if server in problem else f"{server}: {problem}"
+        for server, (_, problem) in faults.items()
     )
-    if all(read.state is ServerState.DOWN for read in reads):
+    if all(state is ServerState.DOWN for state, _ in faults.values()):
         raise PacemakerUnavailableError(problems)
     raise StormkeeperError(problems)
 
@@ -373,15 +368,18 @@ def _read(client: PacemakerClient, positions: dict[PacemakerClient, Position]) -
     try:
         # Without values: only ages and sizes are shown.
         reading = change_pages.look(client, position=positions.get(client), values=False)
-    except UnsupportedExtensionError:
-        problem = "not a Pacemaker of Stormkeeper: it reports no changes, its pulses are missing"
-        return ServerRead(server, ServerState.PLAIN, problem)
-    except NotAuthorizedError as error:
-        return ServerRead(server, ServerState.REFUSED, str(error))
     except StormkeeperError as error:
-        return ServerRead(server, ServerState.DOWN, str(error))
+        return server, error
     positions[client] = reading.position
-    return ServerRead(server, reading=reading)
+    return server, reading
+
+
+def _fault(error: StormkeeperError) -> tuple[ServerState, str]:
+    if isinstance(error, UnsupportedExtensionError):
+        problem = "not a Pacemaker of Stormkeeper: it reports no changes, its pulses are missing"
+        return ServerState.PLAIN, problem
+    is_refused = isinstance(error, NotAuthorizedError)
+    return ServerState.REFUSED if is_refused else ServerState.DOWN, str(error)
 
 
 def _print_json(statistics: PulseStatistics) -> None:
