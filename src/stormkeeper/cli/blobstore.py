@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -108,8 +107,11 @@ def cat(key: str, file: Path | None) -> None:
         if file is None:
             blob_transfer.download_blob(connection, key, sys.stdout.buffer.write)
             return
-        with _replacing(file) as new:
-            blob_transfer.download_blob(connection, key, new.write)
+        try:
+            with replace_file(file) as new:
+                blob_transfer.download_blob(connection, key, new.write)
+        except OSError as error:
+            raise Fault(f"{file} cannot be written: {error.strerror}") from error
 
 
 @command(
@@ -191,13 +193,3 @@ def replication(
         click.echo(json.dumps({"key": key, "replication": count}))
     else:
         click.echo(f"Current replication factor {count}")
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that replaces the file at `path` unless an error is raised."""
-    try:
-        with replace_file(path) as file:
-            yield file
-    except OSError as error:
-        raise Fault(f"{path} cannot be written: {error.strerror}") from error

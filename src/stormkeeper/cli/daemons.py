@@ -6,7 +6,10 @@ The processes are the daemons, and the simulated workers of ``storm simulate``.
 import json
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,8 +26,20 @@ from stormkeeper.cli.options import (
     read_conf,
 )
 
+if TYPE_CHECKING:
+    from stormkeeper.daemon.lifecycle import StopSignals
+
 _AT_LEAST_ONE = click.IntRange(min=1)
 _POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+@contextmanager
+def _until_stopped() -> "Iterator[StopSignals]":
+    """Yield the stop signals, of which none is lost during the start; errors are faults."""
+    from stormkeeper.daemon.lifecycle import StopSignals
+
+    with StopSignals() as stop, faults():
+        yield stop
 
 
 @command("storm pacemaker", "storm pacemaker -c pacemaker.bind.host=127.0.0.1 -c pacemaker.port=0")
@@ -83,10 +98,7 @@ def pipeline() -> None:
 
     Needs the extra stormkeeper[spark]; exit code 69: it is not installed.
     """
-    from stormkeeper.daemon.lifecycle import StopSignals
-
-    # First, so that no stop signal during the start is lost.
-    with StopSignals() as stop, faults():
+    with _until_stopped() as stop:
         extras.require("spark", "storm pipeline")
         conf = load_daemon_conf()
         # Arrow chooses at the first import. Its default pool keeps the memory that threads free;
@@ -118,10 +130,7 @@ def nimbus(take_over: bool) -> None:
     health are on nimbus.metrics.port. SIGTERM and SIGINT stop it: then another Nimbus leads, and
     topologies keep running.
     """
-    from stormkeeper.daemon.lifecycle import StopSignals
-
-    # First, so that no stop signal during the start is lost.
-    with StopSignals() as stop, faults():
+    with _until_stopped() as stop:
         conf = load_daemon_conf(has_clients=True)
         from stormkeeper.nimbus import process
 
@@ -147,10 +156,7 @@ def supervisor() -> None:
 
     Needs the extra stormkeeper[spark]; exit code 69: it is not installed.
     """
-    from stormkeeper.daemon.lifecycle import StopSignals
-
-    # First, so that no stop signal during the start is lost.
-    with StopSignals() as stop, faults():
+    with _until_stopped() as stop:
         extras.require("spark", "storm supervisor", "pyspark")
         conf = load_daemon_conf(has_clients=True)
         from stormkeeper.supervisor import process
@@ -335,9 +341,7 @@ def simulate(
     Exit code 0: it ended normally. 1: it was refused, a Pacemaker did not answer, or FILE cannot be
     written. 2: wrong usage or configuration.
     """
-    from stormkeeper.daemon.lifecycle import StopSignals
-
-    with StopSignals() as stop, faults():
+    with _until_stopped() as stop:
         conf = load_conf()
         from stormkeeper.simulation import process
         from stormkeeper.simulation.cluster import PROFILES

@@ -257,10 +257,7 @@ def check(as_json: bool) -> None:
         findings = survey.check(found)
     if as_json:
         values: dict[str, Any] = {
-            "findings": [
-                {"kind": finding.kind, "path": finding.path, "message": finding.message}
-                for finding in findings
-            ],
+            "findings": [finding._asdict() for finding in findings],
             "advice": {
                 kind: advice
                 for kind, advice in survey.ADVICE.items()
