@@ -3,9 +3,7 @@
 import json
 import os
 import platform
-import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -85,10 +83,6 @@ def _warnings(file: Path) -> "list[Finding]":
     findings = [Finding(None, f"{file}: {line}", is_error=False) for line in lines]
     readable = access_control.readable_secrets(conf)
     return [*findings, *(Finding(None, line, is_error=False) for line in readable)]
-
-
-#: Timeout of `java -version`.
-_JAVA_DEADLINE = 20.0
 
 
 @command("storm version", "storm version --json")
@@ -174,18 +168,11 @@ def _installed(distribution: str) -> str | None:
 
 def _java_version() -> str | None:
     """Return the version of JAVA_HOME's Java, or else PATH's."""
+    from stormkeeper.daemon.spark_environment import java_release
+
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None:
-        return None
-    try:
-        asked = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_DEADLINE, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    found = re.search(r'version "([^"]+)"', asked.stderr + asked.stdout)
-    return found[1] if found else None
+    return None if java is None else java_release(Path(java))
 
 
 SHELLS = ("bash", "zsh", "fish")

@@ -189,6 +189,12 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
 
 def java_version(executable: Path) -> int | None:
     """Return the feature version of a ``java`` (8, 11, 17…); None for a broken executable."""
+    release = java_release(executable)
+    return None if release is None else _feature(release)
+
+
+def java_release(executable: Path) -> str | None:
+    """Return the release of a ``java``, such as 17.0.15; None for a broken executable."""
     # A file of the JDK or JRE has the version, without a JVM's start.
     release = executable.resolve().parent.parent / "release"
     try:
@@ -207,7 +213,7 @@ def java_version(executable: Path) -> int | None:
         except (OSError, subprocess.TimeoutExpired):
             return None
         match = _VERSION_OUTPUT.search(answer.stderr + answer.stdout)
-    return _feature(match[1]) if match else None
+    return match[1] if match else None
 
 
 def _no_java(cause: str, remedy: str) -> EngineError:
