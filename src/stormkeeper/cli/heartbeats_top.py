@@ -26,6 +26,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from stormkeeper.cli.output import map_floats
 from stormkeeper.errors import (
     NotAuthorizedError,
     PacemakerUnavailableError,
@@ -384,17 +385,8 @@ def _fault(error: StormkeeperError) -> tuple[ServerState, str]:
 
 def _print_json(statistics: PulseStatistics) -> None:
     summary = statistics.summary(time.monotonic(), _OLDEST_IN_JSON)
-    shown = {"time": datetime.now(UTC).isoformat()} | _rounded(asdict(summary))
-    click.echo(json.dumps(shown))
-
-
-def _rounded(value: Any) -> Any:
-    """Round floats to milliseconds and the like."""
-    if isinstance(value, float):
-        return round(value, 3)
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list) else value
+    rounded = map_floats(asdict(summary), lambda value: round(value, 3))
+    click.echo(json.dumps({"time": datetime.now(UTC).isoformat()} | rounded))
 
 
 @contextmanager

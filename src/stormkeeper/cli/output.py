@@ -8,9 +8,9 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Self, TextIO
+from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 import click
 
@@ -79,6 +79,15 @@ def duration(secs: int) -> str:
 def iso_time(value: datetime) -> str:
     """Return a time in UTC as ISO 8601 with milliseconds."""
     return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def map_floats(value: Any, change: Callable[[float], Any]) -> Any:
+    """Return a JSON value with every float changed."""
+    if isinstance(value, float):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: map_floats(item, change) for key, item in value.items()}
+    return [map_floats(item, change) for item in value] if isinstance(value, list) else value
 
 
 def remark(text: str) -> None:

@@ -13,7 +13,15 @@ import click
 
 from stormkeeper.cli.connections import json_option
 from stormkeeper.cli.options import Age, command, faults, load_conf
-from stormkeeper.cli.output import aligned, duration, escaped, iso_time, limit_secs, remark_on_age
+from stormkeeper.cli.output import (
+    aligned,
+    duration,
+    escaped,
+    iso_time,
+    limit_secs,
+    map_floats,
+    remark_on_age,
+)
 
 if TYPE_CHECKING:
     from stormkeeper.history.component_stats import Reading
@@ -198,16 +206,9 @@ def _as_values(reading: Reading, window: str, now: datetime) -> dict[str, Any]:
 
 
 def _print_json(values: dict[str, Any]) -> None:
-    click.echo(json.dumps(_strict(values), default=iso_time))
-
-
-def _strict(value: Any) -> Any:
-    """Replace numbers that JSON does not have by None."""
-    if isinstance(value, dict):
-        return {name: _strict(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_strict(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    # JSON has no NaN and no infinity.
+    finite = map_floats(values, lambda value: value if math.isfinite(value) else None)
+    click.echo(json.dumps(finite, default=iso_time))
 
 
 _Cell = Callable[[dict[str, Any]], str]
