@@ -7,6 +7,7 @@ import math
 import os
 import unicodedata
 from collections.abc import Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -28,7 +29,6 @@ from stormkeeper.cli.options import (
     exit_with,
     load_conf,
     normal_path,
-    until_interrupted,
     watch_option,
 )
 from stormkeeper.errors import SerializationError, StormkeeperError
@@ -115,7 +115,7 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
         from stormkeeper.cli import watches
 
         # `watches` prints the pool's warnings.
-        with until_interrupted(), open_pool(conf, warns=False) as pool:
+        with suppress(KeyboardInterrupt), open_pool(conf, warns=False) as pool:
             watches.print_pulse_names(pool, path, as_json=as_json, timeout_secs=timeout_secs)
         return
     with open_pool(conf) as pool:
@@ -211,7 +211,7 @@ def top(once: bool, as_json: bool, interval: float) -> None:
     from stormkeeper.cli import heartbeats_top
 
     silence_logs()
-    with until_interrupted(), pool_faults():
+    with suppress(KeyboardInterrupt), pool_faults():
         heartbeats_top.run(conf, interval=interval, once=once, as_json=as_json)
 
 

@@ -6,6 +6,7 @@ import json
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 import click
 
 from stormkeeper.cli.connections import json_option
-from stormkeeper.cli.options import Age, command, faults, load_conf, until_interrupted
+from stormkeeper.cli.options import Age, command, faults, load_conf
 from stormkeeper.cli.output import (
     age_of,
     aligned,
@@ -122,7 +123,7 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
     Exit code 0: also without alerts. 1: there are no tables of alerts, or they cannot be read.
     """
     conf = load_conf()
-    with until_interrupted(), faults():
+    with suppress(KeyboardInterrupt), faults():
         from stormkeeper.history import database
         from stormkeeper.history.database import HistoryDatabase
         from stormkeeper.pipeline import tables

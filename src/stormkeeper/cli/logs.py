@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +21,6 @@ from stormkeeper.cli.options import (
     command,
     exit_with,
     load_conf,
-    until_interrupted,
 )
 from stormkeeper.cli.output import remark
 from stormkeeper.errors import LogsError, RpcError, StormkeeperError
@@ -112,7 +111,7 @@ def logs(
         raise click.UsageError("--component and --worker exclude each other")
     conf = load_conf()
     missing = False
-    with until_interrupted() if is_followed else nullcontext(), open_state(conf) as store:
+    with suppress(KeyboardInterrupt) if is_followed else nullcontext(), open_state(conf) as store:
         from stormkeeper.state.backends import NodeHeartbeats
         from stormkeeper.state.storm.cluster import StormReads
         from stormkeeper.thrift.serialization import Codec

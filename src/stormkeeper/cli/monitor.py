@@ -6,13 +6,14 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from stormkeeper.cli.connections import connected, json_option
-from stormkeeper.cli.options import Fault, command, exit_with, until_interrupted
+from stormkeeper.cli.options import Fault, command, exit_with
 from stormkeeper.cli.output import line, remark
 from stormkeeper.errors import NotAliveError, RpcError
 from stormkeeper.names import printable
@@ -111,7 +112,7 @@ def monitor(
 
     Exit code 1: there is no such topology, component or stream, or Nimbus did not answer at first.
     """
-    with connected() as connection, until_interrupted():
+    with connected() as connection, suppress(KeyboardInterrupt):
         from stormkeeper.client.topology_view import components_of, get_info
 
         def read() -> dict[str, ComponentCounts]:

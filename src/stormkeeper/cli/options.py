@@ -7,7 +7,7 @@ order.
 import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -277,13 +277,6 @@ def faults() -> Iterator[None]:
         raise MissingExtraFault(str(error)) from error
     except StormkeeperError as error:
         raise Fault(str(error)) from error
-
-
-@contextmanager
-def until_interrupted() -> Iterator[None]:
-    """End normally on Ctrl-C."""
-    with suppress(KeyboardInterrupt):
-        yield
 
 
 def exit_with(code: int) -> NoReturn:

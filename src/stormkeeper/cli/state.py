@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -26,7 +26,6 @@ from stormkeeper.cli.options import (
     exit_with,
     load_conf,
     normal_path,
-    until_interrupted,
     watch_option,
 )
 from stormkeeper.cli.output import aligned
@@ -140,7 +139,7 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
         from stormkeeper.cli import watches
 
         wait = functools.partial(_wait_for_root, waited=[])
-        with until_interrupted(), open_state(conf, wait) as store:
+        with suppress(KeyboardInterrupt), open_state(conf, wait) as store:
             watches.print_names(store, _resolve_escapes(store, path), as_json=as_json)
         return
     with open_state(conf) as store:
@@ -222,7 +221,7 @@ def watch(path: str, recursive: bool, as_json: bool) -> None:
     conf = load_conf()
     waited: list[str] = []
     wait = functools.partial(_wait_for_root, waited=waited)
-    with until_interrupted(), open_state(conf, wait) as store:
+    with suppress(KeyboardInterrupt), open_state(conf, wait) as store:
         path = _resolve_escapes(store, path)
         watches.print_changes(
             store, path, recursive=recursive, as_json=as_json, was_absent=bool(waited)

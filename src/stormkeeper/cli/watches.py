@@ -239,7 +239,9 @@ def follow(
             yield f"{text}, {nodes} nodes" if nodes > 1 else text
         yield from denied
         while True:
-            event = _next(events, _RETRY_SECS if reader.pending else None)
+            event = None
+            with contextlib.suppress(queue.Empty):
+                event = events.get(timeout=_RETRY_SECS if reader.pending else None)
             if isinstance(event, ConnectionState):
                 yield _CONNECTIONS[event]
             elif event is not None:
@@ -321,15 +323,6 @@ class _ChangeReader:
             new = children if was is None else children - was.children
             self.pending |= dict.fromkeys(f"{path.removesuffix('/')}/{n}" for n in sorted(new))
         return changes
-
-
-def _next(
-    events: queue.SimpleQueue[tuple[EventType, str] | ConnectionState], timeout: float | None
-) -> tuple[EventType, str] | ConnectionState | None:
-    try:
-        return events.get(timeout=timeout)
-    except queue.Empty:
-        return None
 
 
 def _line(change: NodeChange) -> str:
