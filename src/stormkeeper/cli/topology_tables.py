@@ -57,7 +57,7 @@ def storm_table(found: Sequence[TopologySummary]) -> Iterator[str]:
         )
         for each in found
     ]
-    columns = _COLUMNS
+    columns: Sequence[tuple[str, int]] = _COLUMNS
     if all(each.health is None for each in found):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     widths = [

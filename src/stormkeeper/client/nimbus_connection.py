@@ -127,7 +127,7 @@ class NimbusConnection:
         self.find()
         asked = self.address
         try:
-            return self._translated(lambda: self._client.call(name, *arguments, timeout=timeout))
+            return self._call_leader(name, arguments, timeout)
         except LeaderNotFoundError as error:
             if not error.is_electing:
                 raise
@@ -138,11 +138,11 @@ class NimbusConnection:
             self.find()
             if self.address == asked:
                 raise
-        return self._translated(lambda: self._client.call(name, *arguments, timeout=timeout))
+        return self._call_leader(name, arguments, timeout)
 
-    def _translated(self, call: Callable[[], Any]) -> Any:
+    def _call_leader(self, name: str, arguments: tuple[Any, ...], timeout: float) -> Any:
         try:
-            return call()
+            return self._client.call(name, *arguments, timeout=timeout)
         except NotAliveException as error:
             name = str(error).removesuffix(" is not alive")  # Storm's words
             raise NotAliveError(f"there is no topology {name}; `storm list` shows all") from error
