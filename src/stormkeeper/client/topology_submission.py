@@ -164,7 +164,15 @@ def send_package(
     )
     timeout = _SUBMIT_SECS + _copies_secs(values, conf)
     for is_last in (False, True):
-        location = _upload(connection, package, listener)
+        try:
+            location = upload_package(
+                connection, package.file, lambda sent: listener.sent(sent, package.size)
+            )
+        except RpcError as error:
+            if is_last:
+                raise
+            listener.warn(f"{error}; the upload starts again")
+            continue
         leader = connection.address
         listener.say(f"waiting for the cluster to take {name}")
         try:
@@ -248,25 +256,6 @@ def _check_free(connection: NimbusConnection, name: str) -> None:
             f"there is a topology {name} already: end it with `storm kill {name}`, or give another"
             " name after the file"
         )
-
-
-def _upload(
-    connection: NimbusConnection, package: BuiltPackage, listener: SubmissionListener
-) -> str:
-    """Upload a package, and once more if a leader is lost meanwhile."""
-
-    def try_once() -> str:
-        return upload_package(
-            connection,
-            package.file,
-            report=lambda sent: listener.sent(sent, package.size),
-        )
-
-    try:
-        return try_once()
-    except RpcError as error:
-        listener.warn(f"{error}; the upload starts again")
-    return try_once()
 
 
 def _copies_secs(values: Mapping[str, Any], conf: Conf) -> float:
