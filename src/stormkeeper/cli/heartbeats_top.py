@@ -395,7 +395,7 @@ def _screen(timeout_secs: float, *, once: bool) -> Iterator[Callable[[PulseStati
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _UNBOUNDED
-    live, is_first = None, True
+    live = None
     if console.is_terminal and not once:
         live = Live(console=console, auto_refresh=False, screen=True)
 
@@ -410,11 +410,9 @@ def _screen(timeout_secs: float, *, once: bool) -> Iterator[Callable[[PulseStati
         if live:
             live.update(drawn, refresh=True)
         else:
-            nonlocal is_first
-            if not is_first:
-                console.print()
-            is_first = False
             console.print(drawn)
+            if not once:
+                console.print()
 
     with live or nullcontext():
         yield show
