@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 
 from stormkeeper.cli.connections import json_option
-from stormkeeper.cli.options import Age, command, faults, load_conf
+from stormkeeper.cli.options import as_age, command, faults, load_conf
 from stormkeeper.cli.output import (
     age_of,
     aligned,
@@ -42,7 +42,9 @@ _INDENT: Final = "  "
     "storm history word-count-1-1700000000 --json",
 )
 @click.argument("subject", metavar="NODE|TOPOLOGY")
-@click.option("--since", metavar="TIME", type=Age(), help="Only the last TIME: 90s, 15m, 2h, 7d.")
+@click.option(
+    "--since", metavar="TIME", callback=as_age, help="Only the last TIME: 90s, 15m, 2h, 7d."
+)
 @click.option(
     "-n",
     "--lines",

@@ -194,21 +194,15 @@ def watch_option(command: F) -> F:
     )(command)
 
 
-class Age(click.ParamType[timedelta]):
-    """A length of time before now, as 90s, 15m, 2h or 7d."""
-
-    name = "age"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
-        found = re.fullmatch(r"([0-9]{1,9})([smhd])", value)
-        secs = int(found[1]) * _UNITS[found[2]] if found else 0
-        if not 0 < secs <= _LONGEST_SECS:
-            self.fail(f"{value!r} is no length of time such as 90s, 15m, 2h or 7d", param, ctx)
-        return timedelta(seconds=secs)
+def as_age(_: click.Context, __: click.Parameter, given: str | None) -> timedelta | None:
+    """Return a length of time before now, given as 90s, 15m, 2h or 7d; a callback."""
+    if given is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,9})([smhd])", given)
+    secs = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not 0 < secs <= _LONGEST_SECS:
+        raise click.BadParameter(f"{given!r} is no length of time such as 90s, 15m, 2h or 7d")
+    return timedelta(seconds=secs)
 
 
 def normal_path(path: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from stormkeeper.cli.connections import json_option
-from stormkeeper.cli.options import Age, command, faults, load_conf
+from stormkeeper.cli.options import as_age, command, faults, load_conf
 from stormkeeper.cli.output import (
     aligned,
     duration,
@@ -82,7 +82,7 @@ def _window(_: click.Context, __: click.Parameter, given: str | None) -> str | N
     help="The window of the newest counts: 10m, 3h, 1d or all.  [default: all]",
 )
 @click.option(
-    "--since", metavar="TIME", type=Age(), help="Show the last TIME in buckets: 90m, 2h, 7d."
+    "--since", metavar="TIME", callback=as_age, help="Show the last TIME in buckets: 90m, 2h, 7d."
 )
 @click.option("--plot", is_flag=True, help="Draw the buckets; without --since, of three hours.")
 @json_option
