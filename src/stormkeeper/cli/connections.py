@@ -47,9 +47,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Exit code if Nimbus accepted a command whose effect did not come in time.
-NOT_YET: Final = 4
-
 #: Retries of a Pacemaker; the user can run the command again.
 PACEMAKER_RETRIES: Final = 2
 
@@ -72,7 +69,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 class NotYetFault(Fault):
     """Ends the command: Nimbus has accepted the request, and the effect is missing."""
 
-    exit_code = NOT_YET
+    exit_code = 4
 
 
 def waiting_options(default: str) -> Callable[[F], F]:

@@ -19,12 +19,12 @@ from stormkeeper.cli.output import (
     age_of,
     aligned,
     duration,
-    escaped,
     iso_time,
     remark,
     remark_on_age,
 )
 from stormkeeper.errors import TableError
+from stormkeeper.names import printable
 
 #: Pause between reads with ``--follow``.
 _LOOK_SECS: Final = 0.5
@@ -97,7 +97,7 @@ def node_names(hosts: Mapping[str, str], nodes: Iterable[str]) -> dict[str, str]
 def _line(event: dict[str, Any], names: Mapping[str, str]) -> str:
     worker = f"{names[event['node']]}:{event['port']}"
     parts = (iso_time(event["at"]), event["storm_id"], worker, event["event"])
-    return escaped(f"{'  '.join(parts)}: {event['evidence']}")
+    return printable(f"{'  '.join(parts)}: {event['evidence']}")
 
 
 @command(
@@ -221,13 +221,13 @@ def _table(found: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[str]:
         since = f"{_ago(alert['since'], now)} ago"
         if alert["until"] is not None:
             since += f", found last {_ago(alert['until'], now)} ago"
-        rows.append((alert["severity"], alert["rule"], since, escaped(alert["subject"])))
+        rows.append((alert["severity"], alert["rule"], since, printable(alert["subject"])))
     head, *lines = aligned(rows)
     yield head
     for line, alert in zip(lines, found, strict=True):
         yield line
         yield from textwrap.wrap(
-            escaped(alert["evidence"]), _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT
+            printable(alert["evidence"]), _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT
         )
 
 
@@ -238,7 +238,7 @@ def _ago(at: datetime, now: datetime) -> str:
 def _alert_line(change: Mapping[str, Any]) -> str:
     what = "is" if change["change"] == "severity" else change["change"]
     parts = (iso_time(change["at"]), what, change["severity"], change["rule"], change["subject"])
-    return escaped(f"{'  '.join(parts)}: {change['evidence']}")
+    return printable(f"{'  '.join(parts)}: {change['evidence']}")
 
 
 def _as_json(found: Any) -> str:

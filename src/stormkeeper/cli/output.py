@@ -53,11 +53,6 @@ def _width(cell: str) -> int:
     return len(click.unstyle(cell))
 
 
-def escaped(text: str) -> str:
-    """Return a text, escaped if a character is not printable."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
-
-
 def duration(secs: int) -> str:
     """Return seconds in the two largest units.
 

@@ -16,12 +16,12 @@ from stormkeeper.cli.options import as_age, command, faults, load_conf
 from stormkeeper.cli.output import (
     aligned,
     duration,
-    escaped,
     iso_time,
     limit_secs,
     map_floats,
     remark_on_age,
 )
+from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.history.component_stats import Reading
@@ -183,7 +183,7 @@ def _course(
         click.echo("No complete bucket of that time has counts of it.")
     elif plot:
         click.echo(
-            component_stats.draw_course(buckets, bucket_secs, escaped(component or topology))
+            component_stats.draw_course(buckets, bucket_secs, printable(component or topology))
         )
         for line in gap_lines(buckets, bucket_secs, interval_secs):
             click.echo(line)
@@ -219,14 +219,14 @@ def reading_lines(
 ) -> Iterator[str]:
     """Yield the newest counts as on Storm's page of a topology, or of a component if given."""
     age = duration(max(0, int((now - reading.read_at).total_seconds())))
-    yield f"{escaped(reading.storm_id)}, read {age} ago, window {WINDOWS[window]}"
+    yield f"{printable(reading.storm_id)}, read {age} ago, window {WINDOWS[window]}"
     if component is None:
         yield from _topology(reading, window)
         return
     rows = reading.components
     yield ""
     kind = rows[0]["kind"]
-    title = f"{escaped(component)} ({kind})" if kind else escaped(component)
+    title = f"{printable(component)} ({kind})" if kind else printable(component)
     yield from _table(
         [(title, lambda row: WINDOWS.get(row["window"], row["window"]), False), *_COUNTED[kind]],
         rows,
@@ -253,8 +253,8 @@ def reading_warnings(reading: Reading, now: datetime) -> Iterator[str]:
     behind = (reading.newest_at - reading.read_at).total_seconds()
     if behind > limit:
         yield (
-            f"{escaped(reading.storm_id)} has not been read for {duration(int(behind))}, and others"
-            " have: it was killed, or its workers are silent"
+            f"{printable(reading.storm_id)} has not been read for {duration(int(behind))}, and"
+            " others have: it was killed, or its workers are silent"
         )
     if all(_UNNAMED.match(row["component"]) for row in reading.components):
         yield (
@@ -338,7 +338,7 @@ def _topology(reading: Reading, window: str) -> Iterator[str]:
 
 
 def _text(name: str) -> _Cell:
-    return lambda row: escaped(str(row[name]))
+    return lambda row: printable(str(row[name]))
 
 
 def _counted(name: str) -> _Cell:
@@ -384,7 +384,7 @@ _OF_BOLTS: Final = [
 _COUNTED: Final = {"spout": _TOTALS, "bolt": _OF_BOLTS, None: _OF_BOLTS}
 _PLACE: Final = [
     ("TASKS", lambda row: _tasks(row["task_start"], row["task_end"]), False),
-    ("WORKER", lambda row: escaped(f"{row['node']}:{row['port']}"), False),
+    ("WORKER", lambda row: printable(f"{row['node']}:{row['port']}"), False),
 ]
 
 
