@@ -114,7 +114,7 @@ class ServerRow:
 
     address: str
     state: ServerState
-    problem: str
+    problem: str = ""
     version: str | None = None
     uptime_secs: float | None = None
     horizon_secs: float | None = None
@@ -294,7 +294,6 @@ class PulseStatistics:
         return ServerRow(
             server,
             ServerState.FILLING if is_filling else ServerState.SERVING,
-            "",
             version=info.version,
             uptime_secs=info.uptime_ms / 1000,
             horizon_secs=info.horizon_ms / 1000,
