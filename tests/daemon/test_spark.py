@@ -277,14 +277,6 @@ def test_the_reason_is_what_java_said_to_python_code():
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 
 
-def test_special_characters_of_properties_are_escaped():
-    assert spark.properties_text({"spark.a-b/c_d": "1.5g"}) == "spark.a-b/c_d=1.5g\n"
-    text = spark.properties_text({"a b": "#!:=\\\n é😀"})
-    assert text == (
-        "a\\u0020b=\\u0023\\u0021\\u003a\\u003d\\u005c\\u000a\\u0020\\u00e9\\ud83d\\ude00\n"
-    )
-
-
 @pytest.mark.parametrize("before", [None, "--packages a:b:1 pyspark-shell"])
 def test_jvm_reads_settings_from_a_private_temporary_file(monkeypatch, tmp_path, before):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

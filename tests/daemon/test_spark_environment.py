@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from stormkeeper.daemon import spark_environment
-from stormkeeper.daemon.spark_environment import complete, find_java, java_version
+from stormkeeper.daemon.spark_environment import complete, find_java, java_properties, java_version
 from stormkeeper.errors import EngineError
 
 
@@ -168,3 +168,11 @@ def test_a_host_whose_name_does_not_resolve_has_an_address(monkeypatch):
     assert environ == {"SPARK_LOCAL_HOSTNAME": "me"}
     spark_environment.complete_address(resolved, "spark://elsewhere:7077")
     assert resolved["SPARK_LOCAL_IP"]
+
+
+def test_special_characters_of_properties_are_escaped():
+    assert java_properties({"spark.a-b/c_d": "1.5g"}) == "spark.a-b/c_d=1.5g\n"
+    text = java_properties({"a b": "#!:=\\\n é😀"})
+    assert text == (
+        "a\\u0020b=\\u0023\\u0021\\u003a\\u003d\\u005c\\u000a\\u0020\\u00e9\\ud83d\\ude00\n"
+    )

@@ -12,8 +12,6 @@ import os
 import re
 import shlex
 import signal
-import string
-import struct
 import subprocess
 import sys
 import tempfile
@@ -381,9 +379,6 @@ def _text(value: Any) -> str:
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _DEFAULT = "pyspark-shell"
 
-#: Characters without a meaning in Java properties.
-_PLAIN = frozenset(string.ascii_letters + string.digits + "._-/")
-
 
 @contextlib.contextmanager
 def settings_file(
@@ -410,18 +405,13 @@ def settings_file(
         names["launch_gateway"] = launch
 
 
-def properties_text(settings: Mapping[str, str]) -> str:
-    """Return settings as Java properties (java.util.Properties.load)."""
-    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
-
-
 @contextlib.contextmanager
 def _handed_over(settings: Mapping[str, str]) -> Iterator[None]:
     descriptor, name = tempfile.mkstemp(prefix="spark-", suffix=".properties")  # of mode 0600
     before = os.environ.get(_ARGUMENTS)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(properties_text(settings))
+            file.write(spark_environment.java_properties(settings))
         # Without this option Spark ignores spark-defaults.conf.
         ours = f"--properties-file {shlex.quote(name)} --load-spark-defaults"
         os.environ[_ARGUMENTS] = f"{ours} {before or _DEFAULT}"
@@ -432,8 +422,3 @@ def _handed_over(settings: Mapping[str, str]) -> Iterator[None]:
             del os.environ[_ARGUMENTS]
         else:
             os.environ[_ARGUMENTS] = before
-
-
-def _escaped(value: str) -> str:
-    units = struct.iter_unpack(">H", value.encode("utf-16-be", "surrogatepass"))
-    return "".join(chr(unit) if chr(unit) in _PLAIN else f"\\u{unit:04x}" for (unit,) in units)

@@ -1,4 +1,4 @@
-"""Prepares the environment of processes that start a JVM with Spark, and finds Java.
+"""Prepares what a process with Spark's JVM needs: its environment, Java, and files of properties.
 
 Spark takes home, configuration, user and address from the environment, which may lack some in a
 container, and name another Spark in a shell.
@@ -15,6 +15,8 @@ import re
 import shlex
 import shutil
 import socket
+import string
+import struct
 import subprocess
 import sys
 import tempfile
@@ -63,6 +65,9 @@ _ADDRESS: Final = "SPARK_LOCAL_IP"
 _ELSEWHERE: Final = ("192.0.2.1", 9)
 
 _ASCII_LOCALES: Final = {"", "C", "POSIX"}
+
+#: Characters without a meaning in Java properties.
+_PLAIN: Final = frozenset(string.ascii_letters + string.digits + "._-/")
 
 
 def prepare(chosen: Mapping[str, object] | None = None, *, home: Path | None = None) -> None:
@@ -214,6 +219,16 @@ def java_release(executable: Path) -> str | None:
             return None
         match = _VERSION_OUTPUT.search(answer.stderr + answer.stdout)
     return match[1] if match else None
+
+
+def java_properties(values: Mapping[str, str]) -> str:
+    """Return the text of a file of Java properties (java.util.Properties.load)."""
+    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in values.items())
+
+
+def _escaped(value: str) -> str:
+    units = struct.iter_unpack(">H", value.encode("utf-16-be", "surrogatepass"))
+    return "".join(chr(unit) if chr(unit) in _PLAIN else f"\\u{unit:04x}" for (unit,) in units)
 
 
 def _no_java(cause: str, remedy: str) -> EngineError:

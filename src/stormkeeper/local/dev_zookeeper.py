@@ -25,7 +25,7 @@ from stormkeeper.daemon.children import dying_with_us
 from stormkeeper.daemon.durable import try_lock
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.logs import configure_logging
-from stormkeeper.daemon.spark_environment import find_java
+from stormkeeper.daemon.spark_environment import find_java, java_properties
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import reservations
 from stormkeeper.names import host_port
@@ -438,7 +438,7 @@ def server_settings(
         "autopurge.purgeInterval": "1",
         **(settings or {}),
     }
-    return "".join(f"{key}={_java_property(value)}\n" for key, value in values.items())
+    return java_properties(values)
 
 
 def logging_settings(log: Path) -> str:
@@ -453,11 +453,4 @@ def logging_settings(log: Path) -> str:
         "rootLogger.level": "warn",
         "rootLogger.appenderRef.file.ref": "file",
     }
-    return "".join(f"{key}={_java_property(value)}\n" for key, value in values.items())
-
-
-def _java_property(value: str) -> str:
-    """Escape a value for Java's Properties.load: Latin-1 with backslash escapes."""
-    units = value.replace("\\", "\\\\").encode("utf-16-be")
-    codes = [int.from_bytes(units[i : i + 2]) for i in range(0, len(units), 2)]
-    return "".join(chr(code) if 0x20 <= code < 0x7F else f"\\u{code:04x}" for code in codes)
+    return java_properties(values)
