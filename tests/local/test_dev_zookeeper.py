@@ -4,7 +4,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 
 import psutil
 import pytest
@@ -81,28 +80,6 @@ def test_a_port_in_use_is_a_clear_error_and_leaves_nothing(tmp_path):
     assert not server.running
 
 
-@pytest.mark.slow
-def test_a_port_taken_while_the_server_starts(tmp_path, monkeypatch):
-    # As if another process had bound the port between our look at it and the server's.
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        monkeypatch.setattr(dev_zookeeper, "_free_port", lambda _host, port: port)
-        server = DevZooKeeper(tmp_path / "fixed", port=port)
-        with pytest.raises(LocalClusterError, match="another process took the port"):
-            server.start()
-        assert not server.running
-
-        found = iter([port, reservations.reserve()])
-        monkeypatch.setattr(dev_zookeeper, "_free_port", lambda _host, _port: next(found))
-        with DevZooKeeper(tmp_path / "any") as server:
-            assert server.port != port
-
-        monkeypatch.setattr(dev_zookeeper, "PORT_ATTEMPTS", 1)
-        monkeypatch.setattr(dev_zookeeper, "_free_port", lambda _host, _port: port)
-        with pytest.raises(LocalClusterError, match=rf"127\.0\.0\.1:{port}: another process"):
-            DevZooKeeper(tmp_path / "unlucky").start()
-
-
 def test_server_that_ends_at_its_start_is_reported_with_its_log(tmp_path):
     (tmp_path / "zookeeper").mkdir()
     (tmp_path / "zookeeper" / "data").write_text("a file where a folder should be")
@@ -111,24 +88,10 @@ def test_server_that_ends_at_its_start_is_reported_with_its_log(tmp_path):
         server.start()
 
 
-def test_a_command_that_is_none_is_an_error_and_not_waited_for(tmp_path):
-    with pytest.raises(LocalClusterError, match=r"cannot be started with .*null byte"):
-        DevZooKeeper(tmp_path, jvm_options=["-Dname=\0"]).start()
-
-
 def test_a_server_that_is_not_ready_in_time_is_stopped(server):
     with pytest.raises(LocalClusterError, match="before the deadline"):
         server.start(deadline_secs=0)
     assert not server.running
-
-
-def test_the_thread_that_started_it_may_end(server):
-    # Linux counts a thread as the parent of the process it starts.
-    thread = threading.Thread(target=server.start)
-    thread.start()
-    thread.join()
-    assert "Mode:" in four_letter_word(server.host, server.port, "srvr")
-    assert server.running
 
 
 def test_it_dies_with_its_parent(tmp_path):

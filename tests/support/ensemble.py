@@ -40,6 +40,8 @@ class Ensemble:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.members: list[DevZooKeeper] = []
+        #: A server dies with the thread that started it.
+        self._threads = ThreadPoolExecutor(MEMBERS)
 
     def __enter__(self) -> Self:
         for attempt in range(1, ATTEMPTS + 1):
@@ -56,6 +58,7 @@ class Ensemble:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        self._threads.shutdown()
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -73,8 +76,7 @@ class Ensemble:
 
     def start(self, members: Sequence[DevZooKeeper]) -> None:
         """Start members, at once, as none serves before a majority is there."""
-        with ThreadPoolExecutor(len(members)) as starting:
-            list(starting.map(DevZooKeeper.start, members))
+        list(self._threads.map(DevZooKeeper.start, members))
 
     def kill(self, *members: DevZooKeeper) -> None:
         """End members as a power cut would."""
@@ -86,8 +88,7 @@ class Ensemble:
 
     def stop(self) -> None:
         """End all members."""
-        with ThreadPoolExecutor(MEMBERS) as stopping:
-            list(stopping.map(DevZooKeeper.stop, self.members))
+        list(self._threads.map(DevZooKeeper.stop, self.members))
 
 
 @pytest.fixture(scope="session")

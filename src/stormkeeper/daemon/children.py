@@ -99,7 +99,7 @@ class Child:
     """A child process. Raises `ChildError` if the command cannot be started.
 
     Standard error goes to `log`; standard output stays apart in memory. `ready` matches the
-    output's line of readiness.
+    output's line of readiness. The child inherits the descriptors `pass_fds`.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class Child:
         log: Path,
         env: Mapping[str, str],
         ready: re.Pattern[str] = _NEVER,
+        pass_fds: Collection[int] = (),
     ) -> None:
         self.name = name
         self.log = log
@@ -128,6 +129,7 @@ class Child:
                     stderr=log_file,
                     env=dict(env),
                     start_new_session=True,
+                    pass_fds=pass_fds,
                 )
         except OSError as error:
             raise ChildError(f"{name} cannot be started: {error}") from error

@@ -6,13 +6,8 @@ server, but not of the machine (``forceSync=no``), so writes are cheap on any di
 
 import contextlib
 import importlib.util
-import logging
 import os
-import queue
-import signal
 import socket
-import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +16,7 @@ from typing import Any, Self
 from stormkeeper import extras
 from stormkeeper.conf import Address
 from stormkeeper.conf.folders import folder
-from stormkeeper.daemon.children import dying_with_us
+from stormkeeper.daemon.children import Child, dying_with_us
 from stormkeeper.daemon.durable import try_lock
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.logs import configure_logging
@@ -30,27 +25,20 @@ from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import reservations
 from stormkeeper.names import host_port
 
-_log = logging.getLogger(__name__)
-
 #: In the data folder.
 LOCK = ".server"
 
 #: Seconds in which a server whose starter was killed ends.
 LEAVING_SECS = 2.0
 
-#: If other processes take the free port first.
-PORT_ATTEMPTS = 5
-
 #: Seconds between two questions to a starting server, and each question's timeout.
 POLL_SECS = 0.02
 QUESTION_SECS = 2.0
 
-ERROR_LINES = 15
-
 WATCH_SECS = 0.5
 
-MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
-MEMBER_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+#: Of a member of an ensemble, and of a single server, whose old snapshots this class removes.
+MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 #: Without versions. All 280 jars of PySpark, used if any is missing, need 30 MB more memory and
 #: more time to start.
@@ -127,8 +115,8 @@ def serve(conf: Mapping[str, Any]) -> int:
 class DevZooKeeper:
     """A ZooKeeper server as a child process.
 
-    On Linux the server dies with this process, even a killed one. An object starts one server at a
-    time, again after `stop`. Not safe for many threads, except `running`.
+    On Linux the server dies with the thread that started it, even in a killed process. An object
+    starts one server at a time, again after `stop`. Not safe for many threads, except `running`.
 
     `data_dir` holds data, configuration and log; earlier data is served again. `port` 0 is any free
     port, chosen at the first start and then reserved. `settings` are entries of ``zoo.cfg``; they
@@ -144,40 +132,32 @@ class DevZooKeeper:
         *,
         settings: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = (),
-        environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.data_dir = Path(data_dir).absolute()
         self.host = host
+        #: 0 before the first start on any free port.
+        self.port = port
         self.log = self.data_dir / "zookeeper.log"
-        self._port = port
         self._settings = dict(settings or {})
         self._jvm_options = tuple(jvm_options)
-        self._environ = environ
-        self._log_start = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._keeper: threading.Thread | None = None
-
-    @property
-    def port(self) -> int:
-        """0 before the first start on any free port."""
-        return self._port
+        self._child: Child | None = None
 
     @property
     def address(self) -> Address:
-        return Address(self.host, self._port)
+        return Address(self.host, self.port)
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process else None
+        return self._child.pid if self._child else None
 
     @property
     def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._child is not None and self._child.returncode is None
 
     @property
     def returncode(self) -> int | None:
         """The exit code, negative for a signal; None while the server runs."""
-        return self._process.poll() if self._process else None
+        return self._child.returncode if self._child else None
 
     def __enter__(self) -> Self:
         self.start()
@@ -197,98 +177,41 @@ class DevZooKeeper:
         if self.running:
             return
         deadline = time.monotonic() + deadline_secs
-        java = find_java(self._environ)
+        java = find_java()
         jars = zookeeper_classpath()
         with _sole_server(self.data_dir) as lock:
-            self._start(java, jars, lock, deadline, cancelled)
-
-    def _start(
-        self,
-        java: Path,
-        classpath: str,
-        lock: int,
-        deadline: float,
-        cancelled: Callable[[], bool],
-    ) -> None:
-        any_port = self._port == 0
-        for attempt in range(1, PORT_ATTEMPTS + 1):
-            self._port = _free_port(self.host, self._port)
+            self.port = _free_port(self.host, self.port)
             try:
-                self._launch(java, classpath, lock)
+                self._launch(java, jars, lock)
                 self._wait_serving(deadline, cancelled)
-            except BaseException as error:
+            except BaseException:
                 self.stop()
-                clash = "BindException" in self.log_tail()
-                taken = self.address
-                if any_port:
-                    self._port = 0
-                if clash and isinstance(error, LocalClusterError):
-                    if any_port and attempt < PORT_ATTEMPTS:
-                        continue
-                    raise LocalClusterError(
-                        f"ZooKeeper cannot listen on {taken}: another process took the port while"
-                        " it started"
-                    ) from error
                 raise
-            return
 
     def stop(self, grace_secs: float = 5.0) -> None:
         """Stop the server, if any: SIGTERM, then SIGKILL after `grace_secs`."""
-        process, keeper = self._process, self._keeper
-        if process is None or keeper is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-            # A suspended process handles SIGTERM only after SIGCONT.
-            process.send_signal(signal.SIGCONT)
-        keeper.join(grace_secs)
-        if keeper.is_alive():
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            keeper.join(grace_secs)
-        self._keeper = None
-
-    def log_tail(self, lines: int = ERROR_LINES) -> str:
-        """Return the last lines of the log since the last start."""
-        with contextlib.suppress(OSError), self.log.open("rb") as log:
-            log.seek(self._log_start)
-            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
-        return ""
+        if self._child is not None:
+            self._child.stop(grace_secs)
 
     def _launch(self, java: Path, classpath: str, lock: int) -> None:
         settings = self.data_dir / "zoo.cfg"
         settings.write_text(
-            server_settings(self.data_dir / "data", self.host, self._port, self._settings)
+            server_settings(self.data_dir / "data", self.host, self.port, self._settings)
         )
         logging = self.data_dir / "log4j2.properties"
         logging.write_text(logging_settings(self.log))
-        with contextlib.suppress(OSError):
-            self._log_start = self.log.stat().st_size
-        argv = dying_with_us(
-            server_command(
-                java,
-                classpath,
-                settings,
-                logging,
-                options=self._jvm_options,
-                main=main_class(self._settings),
-            )
+        argv = server_command(java, classpath, settings, logging, options=self._jvm_options)
+        self._child = Child(
+            "zookeeper", dying_with_us(argv), log=self.log, env=os.environ, pass_fds=(lock,)
         )
-        started: queue.SimpleQueue[subprocess.Popen[bytes] | Exception] = queue.SimpleQueue()
-        # PR_SET_PDEATHSIG follows the thread that started the child, so a thread waits for its end.
-        keeper = threading.Thread(
-            target=_keep, args=(argv, self.log, lock, started), name="dev-zookeeper", daemon=True
-        )
-        keeper.start()
-        process = started.get()
-        if isinstance(process, Exception):
-            raise LocalClusterError(f"ZooKeeper cannot be started with {java}: {process}")
-        self._process, self._keeper = process, keeper
 
     def ended_error(self, when: str) -> LocalClusterError:
+        return self._error(f"ended with code {self.returncode} {when}")
+
+    def _error(self, what: str) -> LocalClusterError:
+        tail = self._child.log_tail() if self._child else ""
         return LocalClusterError(
-            f"ZooKeeper on {self.address} ended with code {self.returncode} {when}; its log,"
-            f" {self.log}, ends with:\n{self.log_tail()}"
+            f"ZooKeeper on {self.address} {what}; its log, {self.log}, ends with:\n{tail}"
         )
 
     def _wait_serving(self, deadline: float, cancelled: Callable[[], bool]) -> None:
@@ -299,18 +222,15 @@ class DevZooKeeper:
             if not self.running:
                 raise self.ended_error("before it served")
             if time.monotonic() > deadline:
-                raise LocalClusterError(
-                    f"ZooKeeper on {self.address} did not serve before the deadline; its log,"
-                    f" {self.log}, ends with:\n{self.log_tail()}"
-                )
+                raise self._error("did not serve before the deadline")
             time.sleep(POLL_SECS)
 
     def _serves(self) -> bool:
         # The server answers "ruok" before it serves, "Mode:" when it serves. The data folder
         # distinguishes our server from another that took the port.
         with contextlib.suppress(OSError):
-            if "Mode:" in four_letter_word(self.host, self._port, "srvr"):
-                settings = four_letter_word(self.host, self._port, "conf")
+            if "Mode:" in four_letter_word(self.host, self.port, "srvr"):
+                settings = four_letter_word(self.host, self.port, "conf")
                 return f"dataDir={self.data_dir / 'data'}{os.sep}" in settings
         return False
 
@@ -351,30 +271,6 @@ def _sole_server(data_dir: Path) -> Iterator[int]:
         yield lock.fileno()
 
 
-def _keep(
-    argv: list[str],
-    log: Path,
-    lock: int,
-    started: queue.SimpleQueue[subprocess.Popen[bytes] | Exception],
-) -> None:
-    try:
-        with log.open("ab") as output:
-            # A process group of its own: Ctrl-C in a terminal must not stop the server.
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-                pass_fds=(lock,),
-            )
-    except Exception as error:
-        started.put(error)
-        return
-    started.put(process)
-    process.wait()
-
-
 def _free_port(host: str, port: int) -> int:
     if port == 0:
         return reservations.reserve(host)
@@ -390,9 +286,9 @@ def zookeeper_classpath() -> str:
     """Return the class path; raises `MissingExtraError` without PySpark."""
     extras.require("spark", "ZooKeeper, which is started out of PySpark's jars,", "pyspark")
     spec = importlib.util.find_spec("pyspark")
-    places = (spec.submodule_search_locations or []) if spec else []
-    folders = [Path(place) / "jars" for place in places]
-    folder = next(filter(Path.is_dir, folders), Path("jars"))
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).with_name("jars")
     chosen = [sorted(folder.glob(f"{name}-[0-9]*.jar")) for name in JARS]
     if not chosen[0]:
         raise LocalClusterError(f"there is no zookeeper-*.jar in {folder}: re-install pyspark 4")
@@ -402,23 +298,13 @@ def zookeeper_classpath() -> str:
 
 
 def server_command(
-    java: Path,
-    classpath: str,
-    settings: Path,
-    logging: Path,
-    *,
-    options: Sequence[str] = (),
-    main: str = MAIN_CLASS,
+    java: Path, classpath: str, settings: Path, logging: Path, *, options: Sequence[str] = ()
 ) -> list[str]:
     """Return a server's command line; `options` prevail over `JVM_OPTIONS`."""
     return [
         *(str(java), *JVM_OPTIONS, f"-Dlog4j2.configurationFile={logging.as_uri()}", *options),
-        *("-cp", classpath, main, str(settings)),
+        *("-cp", classpath, MAIN_CLASS, str(settings)),
     ]
-
-
-def main_class(settings: Mapping[str, str]) -> str:
-    return MEMBER_CLASS if any(key.startswith("server.") for key in settings) else MAIN_CLASS
 
 
 def server_settings(
