@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 ALL_TIME = ":all-time"
 
-#: A Pacemaker without an answer for this many seconds counts as silent.
+#: Timeout of a look.
 ANSWER_SECS = 0.5
 
 #: Attempts to get a last answer from a Pacemaker after the stop request.
@@ -69,7 +69,6 @@ class PacemakerStatus:
     """A Pacemaker's last answer."""
 
     address: str
-    reachable: bool = False
     instance: str = ""
     pulses_received: int = 0
     keys: int = 0
@@ -138,14 +137,10 @@ class PulseLedger:
         if before.instance and before.instance != instance:
             earlier = self._earlier_pulses[address] = before.pulses_received
         self._pacemakers[address] = PacemakerStatus(
-            address, True, instance, earlier + pulses_received, keys
+            address, instance, earlier + pulses_received, keys
         )
         for pulse in sorted(pulses, key=lambda p: p.received):
             self._pulse(address, pulse)
-
-    def silent(self, address: str) -> None:
-        before = self._pacemakers.get(address, PacemakerStatus(address))
-        self._pacemakers[address] = replace(before, reachable=False)
 
     def snapshot(self) -> RunSnapshot:
         return RunSnapshot(
@@ -229,15 +224,11 @@ class ClusterWatcher:
                     found = pulses(look)
                 except (PacemakerError, ProtocolError) as error:
                     log.debug("%s does not answer: %s", address, error)
-                    with self._lock:
-                        self._ledger.silent(address)
                 except Exception:
                     # Without the thread the view would freeze.
                     if not is_failing:
                         log.exception("%s cannot be watched, a defect of Stormkeeper", address)
                     is_failing = True
-                    with self._lock:
-                        self._ledger.silent(address)
                 else:
                     # Only now, so that a failed look is repeated.
                     is_failing, position = False, look.position
