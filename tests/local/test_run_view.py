@@ -14,10 +14,10 @@ from stormkeeper.local.pacemaker_watch import (
 )
 from stormkeeper.local.run_view import (
     ComponentRates,
-    LineView,
     LiveView,
     Picture,
     ProcessRow,
+    RunView,
     clock,
     flow,
     render,
@@ -47,7 +47,7 @@ def picture(
         up_secs=65,
         processes=[ProcessRow("pacemaker 1", 4711, "running", ADDRESS, 31.4)],
         snapshot=RunSnapshot(
-            [PacemakerStatus(ADDRESS, True, "i", 21, 1)],
+            [PacemakerStatus(ADDRESS, "i", 21, 1)],
             [WorkerPulses(WORKER, ADDRESS, 21, now - 1.5, 3.1, components, completed)],
         ),
         statuses={WORKER: status},
@@ -100,7 +100,7 @@ def test_a_spout_of_several_queries_says_so_and_a_part_is_marked():
     Console(file=out, width=120).print(render(seen))
     assert "lines (in 2 queries)" in out.getvalue()
     assert "words (in" not in out.getvalue()
-    shown = text_of(LineView, seen)
+    shown = text_of(RunView, seen)
     assert "lines (in 2 queries) 2,400 out · looked_at ≥ 3 in · words 1,200 in" in shown
 
 
@@ -111,19 +111,19 @@ def test_picture_fits_its_terminal(width):
     assert max(len(line) for line in out.getvalue().splitlines()) <= width
 
 
-@pytest.mark.parametrize("view", [LineView, LiveView])
+@pytest.mark.parametrize("view", [RunView, LiveView])
 def test_what_a_worker_waits_for_is_shown(view):
     seen = picture()
     worker = replace(seen.snapshot.workers[0], waiting="no executor has come")
     waiting = replace(seen, snapshot=replace(seen.snapshot, workers=[worker]))
     assert "no executor has come" in text_of(view, waiting)
-    assert "waiting" not in text_of(LineView, seen)
+    assert "waiting" not in text_of(RunView, seen)
 
 
 def test_a_line_has_the_beginning_of_what_a_worker_waits_for():
     seen = picture()
     worker = replace(seen.snapshot.workers[0], waiting="no executor has come " * 20)
-    shown = text_of(LineView, replace(seen, snapshot=replace(seen.snapshot, workers=[worker])))
+    shown = text_of(RunView, replace(seen, snapshot=replace(seen.snapshot, workers=[worker])))
     assert "waiting: no executor has come no executor has come no executor has…" in shown
 
 
@@ -132,9 +132,9 @@ def test_live_view_redraws_the_newest_picture():
     assert "dead" in shown
 
 
-def test_line_view_prints_new_output_once_and_some_progress():
+def test_plain_view_prints_new_output_once_and_some_progress():
     shown = text_of(
-        LineView,
+        RunView,
         picture(now=100.0, output=["batch 1"]),
         picture(now=101.0, output=["batch 1", "batch 2"]),
         picture(now=106.0, output=["batch 1", "batch 2"]),
@@ -145,25 +145,25 @@ def test_line_view_prints_new_output_once_and_some_progress():
     assert "words 1,200 in, 34,567 out" in shown
 
 
-def test_line_view_ends_with_the_last_counts():
+def test_plain_view_ends_with_the_last_counts():
     stopped = picture(now=101.0, is_running=False, is_last=True)
     stopped.snapshot.workers[0].components["words"] = ComponentCounts(40_000, 1_300)
-    shown = text_of(LineView, picture(now=100.0), stopped).splitlines()
+    shown = text_of(RunView, picture(now=100.0), stopped).splitlines()
     assert [line for line in shown if " ago " in line][1:] == [shown[-1]]
     assert "words 1,300 in, 40,000 out" in shown[-1]
 
 
-def test_line_view_ignores_the_table_while_stopping():
+def test_plain_view_ignores_the_table_while_stopping():
     stopping = picture(status="alive", is_running=False)
-    assert " at 6700 is " not in text_of(LineView, picture(status=""), stopping)
+    assert " at 6700 is " not in text_of(RunView, picture(status=""), stopping)
     completed = picture(completed=True, is_running=False)
-    assert "is completed" in text_of(LineView, picture(status=""), completed)
+    assert "is completed" in text_of(RunView, picture(status=""), completed)
 
 
-def test_line_view_says_when_a_worker_turns_dead_or_alive():
+def test_plain_view_says_when_a_worker_turns_dead_or_alive():
     statuses = ["", "alive", "alive", "late", "dead", "dead", "alive", ""]
     pictures = [picture(now=100.0 + n, status=status) for n, status in enumerate(statuses)]
-    said = [line for line in text_of(LineView, *pictures).splitlines() if "liveness" in line]
+    said = [line for line in text_of(RunView, *pictures).splitlines() if "liveness" in line]
     assert said == [
         f"  65 s  wc-1-1 at 6700 is {status} in the liveness table"
         for status in ("alive", "late", "dead", "alive", "no more")
@@ -172,7 +172,7 @@ def test_line_view_says_when_a_worker_turns_dead_or_alive():
 
 def test_who_has_completed_is_neither_late_nor_dead():
     pictures = [picture(), *(picture(status=status, completed=True) for status in ("late", "dead"))]
-    said = [line for line in text_of(LineView, *pictures).splitlines() if " at 6700 is " in line]
+    said = [line for line in text_of(RunView, *pictures).splitlines() if " at 6700 is " in line]
     assert said == [
         "  65 s  wc-1-1 at 6700 is alive in the liveness table",
         "  65 s  wc-1-1 at 6700 is completed: its queries have ended",
@@ -183,10 +183,10 @@ def test_who_has_completed_is_neither_late_nor_dead():
     assert "dead" not in out.getvalue()
 
 
-def test_line_view_says_once_what_is_waited_for():
+def test_plain_view_says_once_what_is_waited_for():
     waits = ["Spark is starting", "Spark is starting", "waiting: no core", "waiting: no core", ""]
     pictures = [picture(now=100.0 + n, waits_for=wait) for n, wait in enumerate(waits)]
-    said = [line for line in text_of(LineView, *pictures).splitlines() if "waiting" in line]
+    said = [line for line in text_of(RunView, *pictures).splitlines() if "waiting" in line]
     assert said == [
         "  65 s  waiting: Spark is starting",
         "  65 s  waiting: no core",
@@ -202,22 +202,22 @@ def test_picture_says_what_is_waited_for_and_nothing_else():
     assert "Waiting: Spark is starting" in out.getvalue()
 
 
-def test_line_view_leaves_long_lines_and_brackets_whole():
+def test_plain_view_leaves_long_lines_and_brackets_whole():
     out = io.StringIO()
-    with LineView(Console(file=out, width=40)) as view:
+    with RunView(Console(file=out, width=40)) as view:
         view.note("-c 'pacemaker.servers=[127.0.0.1:41001, 127.0.0.1:41002]' [bold]")
     assert out.getvalue() == "-c 'pacemaker.servers=[127.0.0.1:41001, 127.0.0.1:41002]' [bold]\n"
 
 
 def test_view_fits_the_console():
-    assert isinstance(view_on(Console(file=io.StringIO())), LineView)
+    assert type(view_on(Console(file=io.StringIO()))) is RunView
     assert isinstance(view_on(Console(file=io.StringIO(), force_terminal=True)), LiveView)
 
 
-def test_line_view_prints_repeated_output_longer_than_its_tail():
+def test_plain_view_prints_repeated_output_longer_than_its_tail():
     pictures = [picture(output=["done"] * min(n, 3), output_count=n) for n in (1, 3, 5, 5, 9)]
     # Of the last four only three were kept.
-    text = text_of(LineView, *pictures)
+    text = text_of(RunView, *pictures)
     assert text.count("| done") == 8
     assert text.count("| (lines left out here: 1)") == 1
 

@@ -89,11 +89,20 @@ class Picture:
         return COMPLETED if seen.completed else self.statuses.get(seen.worker, "")
 
 
+def view_on(console: Console) -> "RunView":
+    """Return a live view for a terminal, lines for a pipe or a file."""
+    return LiveView(console) if console.is_terminal else RunView(console)
+
+
 class RunView:
-    """Shows pictures and messages until `__exit__`."""
+    """Plain lines: messages, progress, changes of liveness, the topology's own output."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._next = 0.0
+        self._shown = 0
+        self._statuses: dict[WorkerId, str] = {}
+        self._waits_for = ""
 
     def __enter__(self) -> Self:
         return self
@@ -104,27 +113,8 @@ class RunView:
     def note(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, picture: Picture) -> None:
-        raise NotImplementedError
-
     def abandon(self) -> None:
         """Restore the terminal, from within a signal handler; nothing is shown afterwards."""
-
-
-def view_on(console: Console) -> RunView:
-    """Return a live view for a terminal, lines for a pipe or a file."""
-    return LiveView(console) if console.is_terminal else LineView(console)
-
-
-class LineView(RunView):
-    """Plain lines: messages, progress, changes of liveness, the topology's own output."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._next = 0.0
-        self._shown = 0
-        self._statuses: dict[WorkerId, str] = {}
-        self._waits_for = ""
 
     def show(self, picture: Picture) -> None:
         unseen = picture.output_count - self._shown
@@ -168,7 +158,7 @@ class LineView(RunView):
 
 
 class LiveView(RunView):
-    """A picture, redrawn in place below the messages."""
+    """Messages, and below them a picture that is redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
