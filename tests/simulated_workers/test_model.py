@@ -185,7 +185,7 @@ def test_a_restarted_worker_begins_with_nothing():
     made, _ = simulation()
     seat = made.seats[0]
     before = made.stop(seat, "restarted", BEGIN + 1)
-    made.start(seat, made.another(before, before.slot, BEGIN + 1), BEGIN + 1)
+    made.replace(seat, before, before.slot, BEGIN + 1)
     (beat,) = [beat for beat in made.due(BEGIN + 2.999) if beat.worker is seat.worker] or [None]
     record = read((beat or next(made.due(BEGIN + 5.999))).details)
     assert record.uptime_secs < 6

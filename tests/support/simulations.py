@@ -5,7 +5,7 @@ import gzip
 from stormkeeper.simulation import cluster
 from stormkeeper.simulation.cluster import PROFILES
 from stormkeeper.simulation.model import Simulation, Writer
-from stormkeeper.simulation.process import Truth
+from stormkeeper.simulation.process import truth_lines
 from stormkeeper.simulation.troubles import Troubles
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import Compression, Release, deserialize
@@ -44,16 +44,15 @@ def simulation(
         tell=told.append,
     )
     if round_secs is not None:
-        Troubles(made, seed=seed, begin=BEGIN, round_secs=round_secs, tell=told.append)
+        Troubles(made, seed=seed, begin=BEGIN, round_secs=round_secs)
     return made, told
 
 
 def write_truth(path, told):
     """Write what a simulation told as its process does."""
-    with Truth(path) as truth:
+    with truth_lines(path) as tell:
         for event in told:
-            truth.tell(event)
-        truth.check()
+            tell(event)
 
 
 def read(details):

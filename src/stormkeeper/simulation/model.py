@@ -348,14 +348,10 @@ class _Body:
 
 @dataclass(slots=True)
 class Seat:
-    """A place in the period with a worker; None after the worker's end.
-
-    `turn` offsets the periods with new counters, to spread the work.
-    """
+    """A place in the period with a worker; None after the worker's end."""
 
     phase: float
     worker: Worker | None
-    turn: int = 0
 
 
 @dataclass(slots=True)
@@ -404,7 +400,7 @@ class Simulation:
         self._round_at = now
         self._round = 0
         self._place = 0
-        self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
+        self._agenda: list[tuple[float, int, Callable[[float], object]]] = []
         self._numbers = itertools.count()
         random = Random(f"workers {seed}")
         self._fast = {node: random.randint(-_CLOCK_SECS, _CLOCK_SECS) for node in cluster.nodes}
@@ -416,8 +412,6 @@ class Simulation:
                 self._tell_start(worker, now)
                 self.seats.append(Seat(random.uniform(0.0, self._period), worker))
         self.seats.sort(key=lambda seat: seat.phase)
-        for turn, seat in enumerate(self.seats):
-            seat.turn = turn
 
     def prepare(self, now: float) -> Iterator[None]:
         """Make a worker's first body per step."""
@@ -429,7 +423,7 @@ class Simulation:
     def begin(self, now: float) -> None:
         self._round_at = now
 
-    def at(self, when: float, act: Callable[[float], None]) -> None:
+    def at(self, when: float, act: Callable[[float], object]) -> None:
         """Schedule a call of `act`, which gets the time."""
         heapq.heappush(self._agenda, (when, next(self._numbers), act))
 
@@ -445,6 +439,8 @@ class Simulation:
             due = self._round_at + seat.phase
             if due > now:
                 return
+            # Each worker has other periods with new counters, which spreads the work.
+            counts_anew = (self._round + self._place) % self._count_every == 0
             self._place += 1
             if self._place == len(self.seats):
                 self._place = 0
@@ -456,7 +452,7 @@ class Simulation:
             if worker.under_way is not None or due < now - self._period:
                 self.tally.left_out += 1
                 continue
-            if worker.body is None or (self._round + seat.turn) % self._count_every == 0:
+            if worker.body is None or counts_anew:
                 self._writer.count(worker, now)
             yield self._beat(worker, due, now)
 
@@ -479,13 +475,13 @@ class Simulation:
         before, worker.taken = worker.taken, beat
         beat.server, beat.acknowledged_at = server, now
         worker.taken_beats += 1
-        if self._tell is not None and before is not None:
+        if before is not None:
             if now - before.acknowledged_at > _PAUSE_PERIODS * self._period:
-                pause = {"since": before.acknowledged_at, "until": now}
-                self._tell({"event": "worker_paused", "at": now, **worker.name, **pause})
+                since = before.acknowledged_at
+                self._tell_of(worker, "worker_paused", now, since=since, until=now)
             if before.server != server:
                 moved = {"from_server": before.server, "server": server}
-                self._tell({"event": "server_changed", "at": now, **worker.name, **moved})
+                self._tell_of(worker, "server_changed", now, **moved)
         self._settled(worker, now)
 
     def failed(self, beat: SimulatedBeat, now: float) -> None:
@@ -499,13 +495,11 @@ class Simulation:
         if worker.ending:
             self._tell_end(worker, now)
 
-    def start(self, seat: Seat, worker: Worker, now: float) -> None:
-        seat.worker = worker
-        self._tell_start(worker, now)
-
-    def another(self, worker: Worker, slot: paths.Slot, now: float) -> Worker:
-        """Return a successor, with counters and uptime from `now`."""
-        return Worker(worker.topology, slot, worker.executors, now, self._fast[slot.node])
+    def replace(self, seat: Seat, before: Worker, slot: paths.Slot, now: float) -> None:
+        """Start a successor, with counters and uptime from `now`."""
+        fast_secs = self._fast[slot.node]
+        seat.worker = Worker(before.topology, slot, before.executors, now, fast_secs)
+        self._tell_start(seat.worker, now)
 
     def stop(self, seat: Seat, why: str, now: float) -> Worker | None:
         """End and return the worker of a seat, if any."""
@@ -523,10 +517,16 @@ class Simulation:
     def unanswered(self) -> int:
         return self.tally.sent - self.tally.acknowledged - self.tally.failed
 
-    def _tell_start(self, worker: Worker, now: float) -> None:
+    def tell(self, event: dict[str, Any]) -> None:
         if self._tell is not None:
-            started = {"event": "worker_started", "at": now, **worker.name}
-            self._tell(started | {"started_at": worker.started, "fast_secs": worker.fast_secs})
+            self._tell(event)
+
+    def _tell_of(self, worker: Worker, event: str, now: float, **more: Any) -> None:
+        self.tell({"event": event, "at": now, **worker.name, **more})
+
+    def _tell_start(self, worker: Worker, now: float) -> None:
+        clock = {"started_at": worker.started, "fast_secs": worker.fast_secs}
+        self._tell_of(worker, "worker_started", now, **clock)
 
     def _tell_end(self, worker: Worker, now: float) -> None:
         if self._tell is None:
@@ -537,15 +537,13 @@ class Simulation:
             last = {name: getattr(worker.taken, name) for name in names}
             if self._tells_counters:
                 last["executors"] = worker.counters(worker.taken.counted_at)
-        self._tell(
-            {
-                "event": "worker_ended",
-                "at": now,
-                **worker.name,
-                "started_at": worker.started,
-                "why": worker.ending,
-                "acknowledged": worker.taken_beats,
-                "failed": worker.failed,
-                "last": last,
-            }
+        self._tell_of(
+            worker,
+            "worker_ended",
+            now,
+            started_at=worker.started,
+            why=worker.ending,
+            acknowledged=worker.taken_beats,
+            failed=worker.failed,
+            last=last,
         )

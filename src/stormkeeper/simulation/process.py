@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Self, TextIO
+from typing import Any, Final
 
 from stormkeeper import paths
 from stormkeeper.conf import Address, Conf
@@ -38,7 +38,7 @@ from stormkeeper.pacemaker.wire import MessageType, PacemakerFrameSplitter, deco
 from stormkeeper.pacemaker.wire.encoder import encode_acknowledgement, encode_pulse_around
 from stormkeeper.simulation import cluster
 from stormkeeper.simulation.cluster import Profile, SimulatedTopology
-from stormkeeper.simulation.model import SimulatedBeat, Simulation, Writer
+from stormkeeper.simulation.model import SimulatedBeat, Simulation, Tell, Writer
 from stormkeeper.simulation.troubles import ROUND_SECS, Troubles
 from stormkeeper.thrift.serialization import compression_for, release_for
 from stormkeeper.thrift.writer import Release
@@ -102,12 +102,10 @@ def run(
             " pacemaker.auth.writes to false, here and in a Pacemaker for them alone"
         )
     raise_file_limit()
-    with connect(conf, name="simulation") as pool, Truth(truth_at) as truth:
+    with connect(conf, name="simulation") as pool, truth_lines(truth_at) as truth:
         if not options.beside:
             _check_alone(pool)
-        made = _Run(conf, options, pool, truth, say)
-        made.prepare(stop)
-        return asyncio.run(made.until(stop))
+        return asyncio.run(_Run(conf, options, pool, truth, say).until(stop))
 
 
 def _check_alone(pool: PacemakerPool) -> None:
@@ -135,12 +133,11 @@ class _Run:
         conf: Conf,
         options: SimulationOptions,
         pool: PacemakerPool,
-        truth: Truth,
+        truth: Tell | None,
         say: Callable[[str], None],
     ) -> None:
         self._options = options
         self._pool = pool
-        self._truth = truth
         self._say = say
         self._behind = time.time() - time.monotonic()
         #: Heartbeats by delay in ms, of all time and since the last report.
@@ -153,10 +150,11 @@ class _Run:
         release = options.release or release_for(compression)
         made = cluster.plan(options.profile, seed=options.seed, now=begin)
         servers = list(dict.fromkeys(conf.pacemaker_servers()))
-        about = asdict(options) | {"release": release.value, "compression": compression.value}
-        truth.tell({"event": "run", "at": begin, "servers": [str(s) for s in servers], **about})
-        for topology in made.topologies if truth.is_kept else ():
-            truth.tell(_topology_event(topology, begin))
+        if truth is not None:
+            about = asdict(options) | {"release": release.value, "compression": compression.value}
+            truth({"event": "run", "at": begin, "servers": [str(s) for s in servers], **about})
+            for topology in made.topologies:
+                truth(_topology_event(topology, begin))
         self._simulation = Simulation(
             made,
             Writer(compression, release, names_components=options.names_components),
@@ -164,7 +162,7 @@ class _Run:
             count_every=options.count_every,
             seed=options.seed,
             now=begin,
-            tell=truth.tell if truth.is_kept else None,
+            tell=truth,
             tells_counters=options.tells_counters,
         )
         # As with real workers, the choice of a server does not follow the seed.
@@ -179,7 +177,7 @@ class _Run:
     def _clock(self) -> float:
         return time.monotonic() + self._behind
 
-    def prepare(self, stop: StopSignals) -> None:
+    def _prepare(self, stop: StopSignals) -> None:
         for _ in self._simulation.prepare(self._began):
             if stop.stopped:
                 return
@@ -190,6 +188,7 @@ class _Run:
         self._say(f"ready after {took:.1f} s: {workers} of {topologies}")
 
     async def until(self, stop: StopSignals) -> dict[str, Any]:
+        self._prepare(stop)
         self._began = began = self._clock()
         self._prepared_cpu = time.process_time()
         simulation, options = self._simulation, self._options
@@ -197,8 +196,7 @@ class _Run:
         duration = options.duration_secs or math.inf
         if options.has_troubles:
             round_secs = min(duration, ROUND_SECS)
-            tell = self._truth.tell
-            Troubles(simulation, seed=options.seed, begin=began, round_secs=round_secs, tell=tell)
+            Troubles(simulation, seed=options.seed, begin=began, round_secs=round_secs)
         look_at, report_at = began, began + _REPORT_SECS
         while not stop.stopped and (now := self._clock()) < began + duration:
             is_behind = self._send(now)
@@ -220,7 +218,6 @@ class _Run:
         for link in self._links:
             link.close()
         simulation.finish(self._clock())
-        self._truth.check()
         for topology in simulation.cluster.topologies if options.cleans else ():
             await asyncio.to_thread(self._pool.delete_path, paths.workerbeats(topology.storm_id))
         # Unanswered heartbeats have failed since.
@@ -279,7 +276,6 @@ class _Run:
         self._say(line + (f"; {self._reason}" if self._reason else ""))
         self._lags += recent
         self._recent, self._reason = Counter(), ""
-        self._truth.check()
 
     def _summary(self, worked: float) -> dict[str, Any]:
         tally, lags = self._simulation.tally, self._lags + self._recent
@@ -324,55 +320,38 @@ def _topology_event(topology: SimulatedTopology, at: float) -> dict[str, Any]:
     }
 
 
-class Truth:
-    """A file of events as JSON lines; without a path, events are dropped.
+@contextlib.contextmanager
+def truth_lines(path: Path | None) -> Iterator[Tell | None]:
+    """Yield a function that writes an event as a line of JSON; None without a path.
 
-    Raises `SimulationError` if the file cannot be made.
+    A failed write raises `SimulationError`.
     """
+    if path is None:
+        yield None
+        return
+    with _writing(path):
+        # Buffered by lines: readers see an event at once.
+        file = path.open("w", encoding="utf-8", buffering=1)
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._file: TextIO | None = None
-        self._fault: SimulationError | None = None
-        with self._noted():
-            self._file = None if path is None else path.open("w", encoding="utf-8")
-        self.check()
+    def tell(event: dict[str, Any]) -> None:
+        with _writing(path):
+            file.write(json.dumps(event, separators=(",", ":")) + "\n")
 
-    def __enter__(self) -> Self:
-        return self
+    try:
+        yield tell
+    finally:
+        with _writing(path):
+            file.close()
 
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            with self._noted():
-                self._file.close()
 
-    @property
-    def is_kept(self) -> bool:
-        return self._file is not None
-
-    def tell(self, event: dict[str, Any]) -> None:
-        """Write an event; `check` raises errors later."""
-        if self._file is not None and self._fault is None:
-            with self._noted():
-                self._file.write(json.dumps(event, separators=(",", ":")) + "\n")
-
-    def check(self) -> None:
-        """Flush the file; raise `SimulationError` after a failed write."""
-        if self._file is not None and self._fault is None:
-            with self._noted():
-                self._file.flush()
-        if self._fault is not None:
-            raise self._fault
-
-    @contextlib.contextmanager
-    def _noted(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self._fault = SimulationError(
-                f"cannot write the truth to {self._path}: {error.strerror}; name another file with"
-                " --truth"
-            )
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SimulationError(
+            f"cannot write the truth to {path}: {error.strerror}; name another file with --truth"
+        ) from error
 
 
 class Link:
@@ -394,7 +373,6 @@ class Link:
         self._backoff = make_backoff(random)
         self._wire: _Wire | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
         self._waiting: deque[SimulatedBeat] = deque()
         self._retry_at = 0.0
         self._failures = 0
@@ -420,21 +398,21 @@ class Link:
             self._wire.look(now)
         while self._waiting and now - self._waiting[0].sent_at >= WRITE_DEADLINE:
             self.failed(self._waiting.popleft(), self._reason)
-        if self._wire is None and self._waiting and self._connecting is None:
-            if now >= self._retry_at:
-                order = self._placement.order()
-                server = order[self._failures % len(order)]
-                self._connecting = asyncio.ensure_future(self._connect(server))
+        if self._connecting is not None:
             return
-        home = self._placement.pop_due_check(now)
-        if home is not None and self._looking is None:
-            self._looking = asyncio.ensure_future(self._go_home(home))
+        server = None
+        if self._wire is not None:
+            server = self._placement.pop_due_check(now)
+        elif self._waiting and now >= self._retry_at:
+            order = self._placement.order()
+            server = order[self._failures % len(order)]
+        if server is not None:
+            self._connecting = asyncio.ensure_future(self._connect(server))
 
     def close(self) -> None:
         """End the connections; unanswered heartbeats have failed."""
-        for task in (self._connecting, self._looking):
-            if task is not None:
-                task.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
         beats = self._wire.abandon() if self._wire is not None else []
         for beat in (*beats, *self._waiting):
             self.failed(beat, "the simulation ended before it was answered")
@@ -442,39 +420,29 @@ class Link:
         self._wire = None
 
     async def _connect(self, server: Address) -> None:
+        """Connect to another server, or return to the home server, which need not answer."""
+        connecting = asyncio.get_running_loop().create_connection(
+            lambda: _Wire(self, server), server.host, server.port
+        )
         try:
-            self._wire = await self._dial(server)
+            _, wire = await asyncio.wait_for(connecting, TRY_TIMEOUT)
         except OSError as error:
-            self._note(f"{server}: {error.strerror or str(error) or 'no connection in time'}")
-        else:
-            waiting, self._waiting = self._waiting, deque()
-            self._send_all(waiting)
+            if self._wire is None:
+                self._note(f"{server}: {error.strerror or str(error) or 'no connection in time'}")
+            return
         finally:
             self._connecting = None
+        before, self._wire = self._wire, wire
+        if before is not None:
+            self._placement.return_home(self.clock())
+            self._send_all(before.abandon())
+        waiting, self._waiting = self._waiting, deque()
+        self._send_all(waiting)
 
     def _send_all(self, beats: Iterable[SimulatedBeat]) -> None:
         for beat in beats:
             self.send(beat)
         self.flush()
-
-    async def _go_home(self, home: Address) -> None:
-        try:
-            wire = await self._dial(home)
-        except OSError:
-            return
-        finally:
-            self._looking = None
-        self._placement.return_home(self.clock())
-        before, self._wire = self._wire, wire
-        if before is not None:
-            self._send_all(before.abandon())
-
-    async def _dial(self, server: Address) -> _Wire:
-        connecting = asyncio.get_running_loop().create_connection(
-            lambda: _Wire(self, server), server.host, server.port
-        )
-        _, wire = await asyncio.wait_for(connecting, TRY_TIMEOUT)
-        return wire
 
     def _note(self, reason: str) -> None:
         self._reason = reason

@@ -17,7 +17,7 @@ from stormkeeper.simulation.cluster import (
     SimulatedComponent,
     SimulatedTopology,
 )
-from stormkeeper.simulation.model import Seat, Simulation, Tell, Worker
+from stormkeeper.simulation.model import Seat, Simulation, Worker
 
 ROUND_SECS: Final = 600.0
 
@@ -40,13 +40,12 @@ class Troubles:
     """Plants troubles in a simulation, round after round."""
 
     def __init__(
-        self, simulation: Simulation, *, seed: int, begin: float, round_secs: float, tell: Tell
+        self, simulation: Simulation, *, seed: int, begin: float, round_secs: float
     ) -> None:
         self._simulation = simulation
         self._random = Random(f"troubles {seed}")
         self._round = round_secs
         self._begin = begin
-        self._tell = tell
         self._moved = 0
         #: Nodes and topologies with a trouble in this round.
         self._used: set[str] = set()
@@ -65,7 +64,7 @@ class Troubles:
 
     def _announce(self, kind: str, since: float, until: float | None, **subject: Any) -> None:
         event = {"event": "trouble", "kind": kind, "since": since, "until": until, **subject}
-        self._simulation.at(since, lambda now: self._tell({**event, "at": now}))
+        self._simulation.at(since, lambda now: self._simulation.tell({**event, "at": now}))
 
     def _seat(self) -> tuple[Seat, Worker] | None:
         """Return a seat with worker, of an unused topology and node if possible."""
@@ -111,10 +110,7 @@ class Troubles:
         if found := self._seat():
             seat, worker = found
             self._announce("worker_died", since, None, **worker.name)
-            self._simulation.at(since, lambda now: self._end(seat, now))
-
-    def _end(self, seat: Seat, now: float) -> None:
-        self._simulation.stop(seat, "died", now)
+            self._simulation.at(since, lambda now: self._simulation.stop(seat, "died", now))
 
     def _worker_restarted(self, since: float, until: float) -> None:  # noqa: ARG002
         if found := self._seat():
@@ -155,7 +151,7 @@ class Troubles:
 
         def start(before: Worker, now: float) -> None:
             if before.topology.storm_id not in self._killed:
-                self._simulation.start(seat, self._simulation.another(before, slot, now), now)
+                self._simulation.replace(seat, before, slot, now)
 
         self._simulation.at(at, end)
 
@@ -209,7 +205,7 @@ class Troubles:
 
         def delete(now: float) -> None:
             simulation.deletions.append(paths.workerbeats(storm_id))
-            self._tell({"event": "pulses_deleted", "at": now, "storm_id": storm_id})
+            simulation.tell({"event": "pulses_deleted", "at": now, "storm_id": storm_id})
 
         simulation.at(since, kill)
 
