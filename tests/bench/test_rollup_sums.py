@@ -28,7 +28,7 @@ def world(tmp_path_factory):
         for step in range(SECS):
             now = BEGIN + step
             for beat in made.due(now):
-                newest[beat.path] = beat
+                newest[beat.worker.path] = beat
                 made.acknowledged(beat, "a:6699", now)
             if step % READING_SECS == READING_SECS - 1:
                 statistics.read(list(newest.values()), now + 0.5)

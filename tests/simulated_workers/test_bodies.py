@@ -8,7 +8,7 @@ from stormkeeper.thrift.serialization import (
     heartbeat_release,
     serialize,
 )
-from support.simulations import BEGIN, PERIOD_SECS, as_told, read, simulation, unzipped
+from support.simulations import BEGIN, PERIOD_SECS, as_told, details, read, simulation, unzipped
 
 
 def beats(**options):
@@ -20,20 +20,20 @@ def beats(**options):
 @pytest.mark.parametrize("compression", Compression)
 def test_a_heartbeat_is_what_our_own_writer_writes(compression, release):
     for beat in beats(compression=compression, release=release):
-        record = read(beat.details)
+        record = read(details(beat))
         assert record.storm_id == beat.worker.topology.storm_id
-        assert heartbeat_release(beat.details) is release
+        assert heartbeat_release(details(beat)) is release
         plain = serialize(record, Compression.PLAIN, release=release)
         assert serialize(read(plain), Compression.PLAIN, release=release) == plain
         if compression is Compression.PLAIN:
-            assert plain == beat.details
+            assert plain == details(beat)
         if compression is Compression.GZIP:
-            assert plain == unzipped(beat.details)
+            assert plain == unzipped(details(beat))
 
 
 @pytest.mark.parametrize("release", Release)
 def test_the_pipeline_decodes_every_heartbeat(release):
-    values = [b.details for c in Compression for b in beats(compression=c, release=release)]
+    values = [details(b) for c in Compression for b in beats(compression=c, release=release)]
     ((count, columns),) = decode(values)
     assert count == len(values) == 3 * 6
     assert columns["error"].null_count == count
@@ -43,7 +43,7 @@ def test_the_pipeline_decodes_every_heartbeat(release):
 def test_it_says_what_the_worker_has_counted():
     for beat in beats():
         counters = beat.worker.counters(beat.counted_at)
-        assert [*as_told(read(beat.details)).values()] == [
+        assert [*as_told(read(details(beat))).values()] == [
             {key: value for key, value in told.items() if key != "component"} for told in counters
         ]
 
@@ -53,7 +53,7 @@ def test_components_are_named_only_where_that_is_wanted():
         for beat in beats(names_components=names_components):
             named = {
                 info.task_start: stats.component
-                for info, stats in read(beat.details).executor_stats.items()
+                for info, stats in read(details(beat)).executor_stats.items()
             }
             assert len(named) == len(beat.worker.executors)
             for executor in beat.worker.executors:
@@ -78,12 +78,12 @@ def test_tasks_are_numbered_as_storm_does():
     ("profile", "least", "most"), [("small", 1_000, 5_000), ("large", 2_000, 8_000)]
 )
 def test_a_profile_has_heartbeats_of_its_size(profile, least, most):
-    sizes = [len(b.details) for b in beats(profile=profile, nodes=10, topologies=4)]
+    sizes = [len(details(b)) for b in beats(profile=profile, nodes=10, topologies=4)]
     assert least < sum(sizes) / len(sizes) < most
 
 
 def test_the_huge_one_has_heartbeats_of_29_kilobytes():
     (size,) = [
-        len(b.details) for b in beats(profile="huge", nodes=1, workers_per_node=1, topologies=1)
+        len(details(b)) for b in beats(profile="huge", nodes=1, workers_per_node=1, topologies=1)
     ]
     assert 22_000 < size < 36_000

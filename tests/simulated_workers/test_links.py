@@ -58,8 +58,8 @@ class World:
             addresses,
             Random(1),
             clock=time.time,
-            taken=lambda beat, server: self.taken.append((beat.path, server)),
-            failed=lambda beat, reason: self.failed.append((beat.path, reason)),
+            taken=lambda beat, server: self.taken.append((beat.worker.path, server)),
+            failed=lambda beat, reason: self.failed.append((beat.worker.path, reason)),
         )
 
     async def settled(self, count=None):
@@ -90,7 +90,7 @@ def test_answers_belong_to_heartbeats_in_their_order():
                 world.link.flush()
             await world.settled(240)
             world.link.close()
-            paths = [beat.path for beat in world.beats] * 40
+            paths = [beat.worker.path for beat in world.beats] * 40
             assert server.paths == paths
             assert server.ids == [*itertools.islice(itertools.cycle(range(100)), 240)]
             assert world.taken == [(path, str(address)) for path in paths]
@@ -124,7 +124,9 @@ def test_what_a_server_leaves_unanswered_goes_to_another_one():
                     world.link.send(beat)
                 await world.settled()
                 world.link.close()
-                assert sorted(world.taken) == sorted((b.path, str(good)) for b in world.beats)
+                assert sorted(world.taken) == sorted(
+                    (b.worker.path, str(good)) for b in world.beats
+                )
 
     asyncio.run(run())
 

@@ -5,7 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stormkeeper.simulation.cluster import Activity, Change, Ramp, begins, spans
-from support.simulations import BEGIN, PERIOD_SECS, as_told, read, simulation, told_executors
+from support.simulations import (
+    BEGIN,
+    PERIOD_SECS,
+    as_told,
+    details,
+    read,
+    simulation,
+    told_executors,
+)
 
 COUNTS = ("emitted", "transferred", "acked", "failed", "executed")
 
@@ -67,7 +75,7 @@ class Servers:
             for beat in self.made.due(now):
                 self.seen.append(beat)
                 if answers(beat):
-                    self.held[beat.path] = beat
+                    self.held[beat.worker.path] = beat
                     self.made.acknowledged(beat, "a:6699", now + 0.001)
                 else:
                     self.made.failed(beat, now + 0.001)
@@ -95,7 +103,7 @@ def test_counters_never_fall_within_an_incarnation():
     servers.run(BEGIN, BEGIN + 70)
     before = {}
     for beat in servers.seen:
-        found = counts(as_told(read(beat.details)))
+        found = counts(as_told(read(details(beat))))
         for key, value in found.items():
             assert value <= found[*key[:2], ":all-time", key[3]]
         all_time = {key: value for key, value in found.items() if key[2] == ":all-time"}
@@ -114,10 +122,10 @@ def test_the_truth_has_who_was_not_heard_for_three_periods():
         servers.run(BEGIN + begin, BEGIN + end, answers)
 
     run(0, 6)
-    run(6.5, 9.5, lambda beat: beat.path != path)
+    run(6.5, 9.5, lambda beat: beat.worker.path != path)
     run(10, 20)
     last = servers.held[path].acknowledged_at
-    run(20.5, 32, lambda beat: beat.path != path)
+    run(20.5, 32, lambda beat: beat.worker.path != path)
     assert not [event for event in told if event["event"] == "worker_paused"]
     run(32.5, 40)
     (pause,) = [event for event in told if event["event"] == "worker_paused"]
@@ -143,7 +151,7 @@ def test_the_truth_is_what_was_last_acknowledged(seed, failing, count_every):
             last[f"/workerbeats/{event['storm_id']}/{event['node']}-{event['port']}"] = event
     assert last.keys() == servers.held.keys()
     for path, event in last.items():
-        record = read(servers.held[path].details)
+        record = read(details(servers.held[path]))
         assert told_executors(event) == as_told(record)
         assert event["last"]["time_secs"] == record.time_secs
         assert event["last"]["uptime_secs"] == record.uptime_secs
@@ -155,7 +163,7 @@ def test_each_worker_beats_once_a_period():
     made, _ = simulation()
     servers = Servers(made)
     servers.run(BEGIN, BEGIN + 4 * PERIOD_SECS)
-    assert Counter(beat.path for beat in servers.seen) == dict.fromkeys(servers.held, 4)
+    assert Counter(beat.worker.path for beat in servers.seen) == dict.fromkeys(servers.held, 4)
     assert len(servers.held) == 6
     assert made.tally.left_out == 0
 
@@ -164,7 +172,7 @@ def test_times_are_new_in_every_heartbeat_and_counters_in_some():
     made, _ = simulation(nodes=1, workers_per_node=1, topologies=1, count_every=4)
     servers = Servers(made)
     servers.run(BEGIN, BEGIN + 9 * PERIOD_SECS)
-    records = [read(beat.details) for beat in servers.seen]
+    records = [read(details(beat)) for beat in servers.seen]
     assert len({record.time_secs for record in records}) == 9
     assert len({str(record.executor_stats) for record in records}) == 3
 
@@ -187,7 +195,7 @@ def test_a_restarted_worker_begins_with_nothing():
     before = made.stop(seat, "restarted", BEGIN + 1)
     made.replace(seat, before, before.slot, BEGIN + 1)
     (beat,) = [beat for beat in made.due(BEGIN + 2.999) if beat.worker is seat.worker] or [None]
-    record = read((beat or next(made.due(BEGIN + 5.999))).details)
+    record = read(details(beat or next(made.due(BEGIN + 5.999))))
     assert record.uptime_secs < 6
     assert (
         max(counts(as_told(record)).values())
@@ -199,7 +207,7 @@ def test_a_restarted_worker_begins_with_nothing():
 def test_seed_determines_the_cluster():
     def first(seed):
         made, _ = simulation(seed=seed)
-        return next(made.due(BEGIN + PERIOD_SECS)).details
+        return details(next(made.due(BEGIN + PERIOD_SECS)))
 
     assert first(1) == first(1)
     assert first(1) != first(2)

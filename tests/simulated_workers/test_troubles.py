@@ -2,7 +2,7 @@ from collections import defaultdict
 
 import pytest
 
-from support.simulations import BEGIN, read, simulation
+from support.simulations import BEGIN, details, read, simulation
 
 ROUND_SECS = 600.0
 
@@ -22,7 +22,7 @@ class Seen:
         for step in range(int(ROUND_SECS / STEP_SECS)):
             now = BEGIN + step * STEP_SECS
             for beat in self.made.due(now):
-                self.beats[beat.path].append(beat)
+                self.beats[beat.worker.path].append(beat)
                 self.made.acknowledged(beat, "a:6699", now)
             self.deleted += self.made.deletions
             self.made.deletions.clear()
@@ -49,7 +49,7 @@ class Seen:
                 if of_path[0].worker.topology.storm_id == storm_id
             ]
             if beats
-            for info, stats in read(beats[-1].details).executor_stats.items()
+            for info, stats in read(details(beats[-1])).executor_stats.items()
             if stats.specific.bolt and task in (None, info.task_start)
             for value in stats.specific.bolt.executed[":all-time"].values()
         )
@@ -160,7 +160,7 @@ def test_a_bolt_saturates(seen):
             if not is_near and not trouble["since"] - 8 < beat.sent_at < trouble["since"]:
                 continue
             uptime = min(beat.uptime_secs, 600)
-            for info, stats in read(beat.details).executor_stats.items():
+            for info, stats in read(details(beat)).executor_stats.items():
                 if info.task_start in tasks and uptime > 60:
                     bolt = stats.specific.bolt
                     busy = sum(
@@ -178,9 +178,9 @@ def test_heartbeats_grow_and_stay_so(seen):
     trouble, _ = seen.of("heartbeats_growing")
     for beats in seen.beats.values():
         if beats[0].worker.topology.storm_id == trouble["storm_id"]:
-            before = [len(b.details) for b in beats if b.sent_at < trouble["since"]]
+            before = [len(details(b)) for b in beats if b.sent_at < trouble["since"]]
             # Long after, as a node that was silent meanwhile first sends what it had counted then.
-            after = [len(b.details) for b in beats if b.sent_at > BEGIN + ROUND_SECS - 100]
+            after = [len(details(b)) for b in beats if b.sent_at > BEGIN + ROUND_SECS - 100]
             assert min(after, default=10**6) > 1.5 * max(before)
 
 

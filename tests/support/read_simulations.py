@@ -11,7 +11,7 @@ from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, rows, table_updates, tables
 from stormkeeper.pipeline.batch import Batch
 from support.heartbeats import change_of, decode_batch, page_of
-from support.simulations import PERIOD_SECS, write_truth
+from support.simulations import PERIOD_SECS, details, write_truth
 from support.tables import origin
 
 
@@ -48,7 +48,7 @@ class Statistics:
         for beat in beats:
             self._revision += 1
             age = now - beat.sent_at
-            changes.append(change_of(beat.path, beat.details, self._revision, age))
+            changes.append(change_of(beat.worker.path, details(beat), self._revision, age))
         health = Coverage(now, None, Position("x", self._revision), 1e6, 1e6, 1)
         servers = [
             rows.page_rows("a:6699", [page_of("x", changes, now)]),

@@ -55,14 +55,19 @@ def write_truth(path, told):
             tell(event)
 
 
-def read(details):
+def details(beat):
+    """Return a heartbeat's bytes as they are sent."""
+    return beat.start + beat.end
+
+
+def read(data):
     """Read a heartbeat as any reader of Storm's does."""
-    return deserialize(ClusterWorkerHeartbeat, details)
+    return deserialize(ClusterWorkerHeartbeat, data)
 
 
-def unzipped(details):
+def unzipped(data):
     """Return a heartbeat's bytes as Python's own gzip has them."""
-    return gzip.decompress(details)
+    return gzip.decompress(data)
 
 
 def as_told(record):

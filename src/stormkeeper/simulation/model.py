@@ -100,14 +100,6 @@ class SimulatedBeat:
     server: str = ""
     acknowledged_at: float = 0.0
 
-    @property
-    def path(self) -> str:
-        return self.worker.path
-
-    @property
-    def details(self) -> bytes:
-        return self.start + self.end
-
 
 @dataclass(slots=True, eq=False)
 class Worker:
@@ -268,7 +260,7 @@ def _times(release: Release, time_secs: int, uptime_secs: int) -> bytes:
 class _Template:
     """The bytes of an executor in a heartbeat, without task and numbers."""
 
-    __slots__ = ("_cut", "_pack", "_pieces")
+    __slots__ = ("_pack", "_pieces")
 
     def __init__(
         self, component: SimulatedComponent, names_component: bool, known: dict[bytes, bytes]
@@ -279,31 +271,23 @@ class _Template:
         )
         record = _stats(component, _marks(kinds), names_component=names_component)
         plain = _record("", {ExecutorInfo(_TASK, _TASK): record}).removeprefix(_head("", 1))
-        pieces, at = [], 0
-        for found in _SLOT.finditer(plain):
-            fixed = plain[at : found.start()]
-            pieces += [known.setdefault(fixed, fixed), b""]
-            at = found.end()
-        # Runs of one kind make the struct smaller.
-        runs = (f"{len(run[0])}{run[1]}" for run in re.finditer(r"(.)\1*", "qq" + kinds))
-        self._pack = struct.Struct(">" + "".join(runs)).pack
-        self._cut = _cutter(2 + len(kinds))
+        *before, end = [known.setdefault(fixed, fixed) for fixed in _SLOT.split(plain)]
+        slots = zip(before, f"ii{kinds}", strict=True)
+        layout = "".join(f"{len(fixed)}s{kind}" for fixed, kind in slots)
+        self._pack = _struct(f">{layout}{len(end)}s").pack
         #: Fixed bytes, alternating with places for the task, twice, and the numbers.
-        self._pieces: list[bytes] = [*pieces, plain[at:]]
+        self._pieces: list[Any] = [end] * (2 * len(before) + 1)
+        self._pieces[:-1:2] = before
 
     def filled(self, task: int, numbers: Sequence[float]) -> bytes:
         """Return the bytes with a task and the numbers of `Worker.numbers`."""
-        packed = self._pack(task, task, *numbers)
         pieces = self._pieces.copy()
-        pieces[1::2] = self._cut(packed)
-        pieces[1] = pieces[3] = packed[4:8]
-        return b"".join(pieces)
+        pieces[1::2] = task, task, *numbers
+        return self._pack(*pieces)
 
 
-@functools.cache
-def _cutter(slots: int) -> Callable[[bytes], tuple[bytes, ...]]:
-    """Return a function that cuts packed numbers apart; few counts occur."""
-    return struct.Struct("8s" * slots).unpack
+#: Many templates have the same layout.
+_struct = functools.cache(struct.Struct)
 
 
 def _marks(kinds: str) -> Numbers:

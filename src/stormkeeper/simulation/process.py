@@ -483,7 +483,7 @@ class _Wire(asyncio.Protocol):
     def send(self, beat: SimulatedBeat) -> None:
         id_, self._next_id = self._next_id, (self._next_id + 1) % _IDS
         start, end = beat.start, beat.end
-        before, after = encode_pulse_around(id_, beat.path.encode(), len(start) + len(end))
+        before, after = encode_pulse_around(id_, beat.worker.path.encode(), len(start) + len(end))
         self._unsent += (before, start, end, after)
         if not self._unanswered:
             self._alive_at = self._link.clock()
