@@ -18,7 +18,6 @@ from stormkeeper.local.run_plan import (
     RunRequest,
     RunSite,
     ServerAddresses,
-    Stage,
 )
 from stormkeeper.pipeline import process as pipeline
 from stormkeeper.worker import shutdown
@@ -75,14 +74,12 @@ def test_only_a_worker_that_ends_of_itself_has_failed(how, has_failed):
 STAYS = "import time; print('up', flush=True); time.sleep(600)"
 
 
-def a_process(name, code=STAYS, *, stage=Stage.CLUSTER, stop=1):
+def a_process(name, code=STAYS, *, stop=1):
     return PlannedProcess(
         name=name,
         command=(sys.executable, "-c", code),
-        environment={},
         ready=re.compile("^(up)$"),
         ready_note=f"{name} is {{}}",
-        stage=stage,
         stop_order=stop,
     )
 
@@ -106,10 +103,8 @@ class TestFollowing:
         return follow
 
     def test_each_is_said_once_it_is_ready(self, following):
-        one, said = following(
-            a_process("server"), a_process("other"), a_process("late", stage=Stage.ANALYSES)
-        )
-        one._start_stage(Stage.CLUSTER)
+        one, said = following(a_process("server"), a_process("other"), a_process(PIPELINE))
+        one._start_processes(pipeline=False)
         until(lambda: len(said) == 2 or one._note_all_ready())
         assert [re.sub(r"\d+", "N", line) for line in sorted(said, reverse=True)] == [
             "server is up (process N)",
@@ -122,7 +117,7 @@ class TestFollowing:
         one, _ = following(
             a_process("a", stop=3), a_process("b", stop=1), a_process("c", stop=3),
         )  # fmt: skip
-        one._start_stage(Stage.CLUSTER)
+        one._start_processes(pipeline=False)
         stopped = []
         stop = one._processes.stop
         monkeypatch.setattr(
@@ -142,7 +137,7 @@ class TestFollowing:
     )
     def test_an_end_with_an_error_ends_the_run(self, following, code, ends):
         one, _ = following(a_process("thing", code))
-        one._start_stage(Stage.CLUSTER)
+        one._start_processes(pipeline=False)
         until(lambda: one._children["thing"].returncode is not None)
         if ends:
             with pytest.raises(LocalClusterError, match=r"(?s)thing ended with .*no disk"):
@@ -154,7 +149,7 @@ class TestFollowing:
     def test_tables_that_nobody_writes_any_more_are_not_waited_for(self, following, tmp_path):
         killed = "import os; os.kill(os.getpid(), 9)"
         one, said = following(
-            a_process(PIPELINE, killed, stage=Stage.ANALYSES),
+            a_process(PIPELINE, killed),
             overrides=[f"pipeline.tables.dir={tmp_path / 'kept'}"],
         )
         one._have_end_written_down()

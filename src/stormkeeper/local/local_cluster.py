@@ -31,7 +31,6 @@ from stormkeeper.local.run_plan import (
     RunRequest,
     RunSite,
     ServerAddresses,
-    Stage,
     plan_processes,
 )
 from stormkeeper.local.run_topology import LocalWorkers, Submission, WorkerLog, end_topology
@@ -54,7 +53,7 @@ log = logging.getLogger(__name__)
 #: Of Nimbus and of the Pacemaker.
 COPIES = 2
 
-#: Of a stage; Spark on a busy machine needs most of a minute.
+#: Of a process; Spark on a busy machine needs most of a minute.
 START_SECS = 120.0
 
 #: For a process that stops: workers and pipeline finish a running batch for 15 s, and then stop
@@ -170,7 +169,7 @@ class LocalCluster:
     def _start(self) -> None:
         self._site.temporary.mkdir()
         self._run_conf.write(self._site.conf_file)
-        self._start_stage(Stage.CLUSTER)
+        self._start_processes(pipeline=False)
         self._submission.start()
         self._watch = ClusterWatcher(
             self._site.places.pacemakers,
@@ -180,18 +179,19 @@ class LocalCluster:
         for key in run_plan.ignored_keys(self._request.overrides):
             self._view.note(f"-c {key}: a local cluster has its own, this one is passed over")
 
-    def _start_stage(self, stage: Stage) -> None:
+    def _start_processes(self, *, pipeline: bool) -> None:
+        """Start the pipeline, or all other processes, each of which waits for its servers."""
         for planned in self._planned:
-            if planned.stage is stage and planned.name not in self._children:
+            if (planned.name == PIPELINE) == pipeline and planned.name not in self._children:
                 self._processes.start(
-                    planned.name, planned.command, planned.ready, planned.environment
+                    planned.name, planned.command, planned.ready, self._site.environment()
                 )
 
     def _watch_until_end(self) -> int:
         while not self._signals.wait(START_LOOK_SECS if self._beats_at is None else LOOK_SECS):
             self._submission.check()
             self._note_news()
-            self._start_analyses_when_due()
+            self._start_pipeline_when_due()
             self._show(RUNNING)
             self._check()
             now, secs = time.monotonic(), self._request.seconds
@@ -234,7 +234,7 @@ class LocalCluster:
         if not self._request.pipeline or not run_plan.keeps_tables(self._conf):
             return
         self._view.note(f"waiting until the tables in {self._tables} say so, too")
-        self._start_stage(Stage.ANALYSES)
+        self._start_processes(pipeline=True)
         why = f"after {START_SECS:.0f} s"
         deadline = time.monotonic() + START_SECS
         while not self._signals.wait(LOOK_SECS) and time.monotonic() < deadline:
@@ -256,11 +256,11 @@ class LocalCluster:
                 f" {self._submission.storm_id} is completed; they stay as they are"
             )
 
-    def _start_analyses_when_due(self) -> None:
+    def _start_pipeline_when_due(self) -> None:
         if self._watch is not None and self._beats_at is not None:
             up_secs = time.monotonic() - self._beats_at
             if is_pipeline_due(self._watch.snapshot(), up_secs):
-                self._start_stage(Stage.ANALYSES)
+                self._start_processes(pipeline=True)
 
     def _note_all_ready(self) -> None:
         for planned in self._planned:

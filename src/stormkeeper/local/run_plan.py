@@ -9,9 +9,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -212,15 +211,6 @@ _REGISTERED = re.compile(r"^supervisor ready (\S+)$")
 _WRITING = re.compile(r"^pipeline writing to (.+)$")
 
 
-class Stage(IntEnum):
-    """When a process starts."""
-
-    #: At once; each process waits for the servers that it needs.
-    CLUSTER = 1
-    #: After the worker's first rows: the pipeline's Spark would slow the worker's start.
-    ANALYSES = 2
-
-
 @dataclass(frozen=True)
 class RunRequest:
     """The user's request; `seconds` counts from the first heartbeat of a worker."""
@@ -283,10 +273,8 @@ class PlannedProcess:
 
     name: str
     command: tuple[str, ...]
-    environment: Mapping[str, str]
     ready: re.Pattern[str]
     ready_note: str
-    stage: Stage
     stop_order: int
     address: str = ""
 
@@ -297,11 +285,11 @@ def plan_processes(conf: Conf, site: RunSite, *, pipeline: bool) -> tuple[Planne
     The workers end first; the Pacemakers, which keep their last heartbeats, late; ZooKeeper last.
     """
     places = site.places
-    rows = [_server(site, "zookeeper", "dev-zookeeper", str(places.zookeeper), stop_order=3)]
+    rows = [_server(site, "zookeeper", "dev-zookeeper", places.zookeeper, stop_order=3)]
     for number, address in enumerate(places.nimbuses, 1):
         port = ("-c", f"nimbus.thrift.port={address.port}")
         own = (*port, *_of_its_own(site, f"nimbus {number}"))
-        rows.append(_server(site, f"nimbus {number}", "nimbus", str(address), *own, stop_order=1))
+        rows.append(_server(site, f"nimbus {number}", "nimbus", address, *own, stop_order=1))
     rows += [
         _supervisor(
             site,
@@ -313,27 +301,20 @@ def plan_processes(conf: Conf, site: RunSite, *, pipeline: bool) -> tuple[Planne
     ]
     for number, address in enumerate(places.pacemakers, 1):
         own = ("-c", f"pacemaker.port={address.port}")
-        rows.append(
-            _server(site, f"pacemaker {number}", "pacemaker", str(address), *own, stop_order=2)
-        )
+        rows.append(_server(site, f"pacemaker {number}", "pacemaker", address, *own, stop_order=2))
     if pipeline:
-        rows.append(_pipeline(site))
+        note = "pipeline writes its tables to {}"
+        command = _storm(site, "pipeline")
+        rows.append(PlannedProcess(PIPELINE, command, _WRITING, note, stop_order=1))
     return tuple(rows)
 
 
 def _server(
-    site: RunSite, name: str, command: str, address: str, *options: str, stop_order: int
+    site: RunSite, name: str, command: str, address: Address, *options: str, stop_order: int
 ) -> PlannedProcess:
-    return PlannedProcess(
-        name=name,
-        command=_storm(site, command, *options),
-        environment=site.environment(),
-        ready=_LISTENING,
-        ready_note=f"{name} listens on {{}}",
-        stage=Stage.CLUSTER,
-        stop_order=stop_order,
-        address=address,
-    )
+    note = f"{name} listens on {{}}"
+    started = _storm(site, command, *options)
+    return PlannedProcess(name, started, _LISTENING, note, stop_order, str(address))
 
 
 def _supervisor(
@@ -344,27 +325,8 @@ def _supervisor(
     if not has_capacity:
         # The supervisors share one machine.
         options += ("-c", f"{_CAPACITY}={100 * site.cores / len(site.machines):g}")
-    return PlannedProcess(
-        name=name,
-        command=_storm(site, "supervisor", *options),
-        environment=site.environment(),
-        ready=_REGISTERED,
-        ready_note=f"{name} has the slots {ports}",
-        stage=Stage.CLUSTER,
-        stop_order=1,
-    )
-
-
-def _pipeline(site: RunSite) -> PlannedProcess:
-    return PlannedProcess(
-        name=PIPELINE,
-        command=_storm(site, "pipeline"),
-        environment=site.environment(),
-        ready=_WRITING,
-        ready_note="pipeline writes its tables to {}",
-        stage=Stage.ANALYSES,
-        stop_order=1,
-    )
+    command = _storm(site, "supervisor", *options)
+    return PlannedProcess(name, command, _REGISTERED, f"{name} has the slots {ports}", stop_order=1)
 
 
 def _of_its_own(site: RunSite, name: str) -> tuple[str, ...]:
