@@ -39,7 +39,7 @@ def write(machines):
 def test_nothing_is_known_before_anything_is_there(workers):
     assert workers.look(ID) == []
     assert (workers.output, workers.beat, workers.have_failed) == (([], 0), False, False)
-    assert workers.processes() == []
+    assert workers.processes() == {}
 
 
 def test_output_of_several_workers_names_the_worker(workers, write):
@@ -68,12 +68,12 @@ def test_each_process_is_said_to_beat_once(workers, write):
     assert workers.look(ID) == [f"worker {ID} beats (process {os.getpid()})"]
     assert workers.look(ID) == []
     assert workers.beat
-    assert [(one.pid, one.state) for one in workers.processes()] == [(os.getpid(), "running")]
+    assert workers.processes() == {os.getpid(): "running"}
     with subprocess.Popen([sys.executable, "-c", ""]) as next_one:
         pass
     write(0, "", next_one.pid)
     assert workers.look(ID) == []
-    assert [(one.pid, one.state) for one in workers.processes()] == [(next_one.pid, "ended")]
+    assert workers.processes() == {next_one.pid: "ended"}
     write(0, f"worker beating {ID} node 6700\n", next_one.pid)
     assert workers.look(ID) == [f"worker {ID} beats (process {next_one.pid})"]
 

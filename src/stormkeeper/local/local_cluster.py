@@ -292,7 +292,7 @@ class LocalCluster:
         # Read after the snapshot, so that no pulse is newer.
         now = time.monotonic()
         if self._beats_at is not None and now - self._measured_at > 2.0:
-            workers = [worker.pid for worker in self._workers.processes()]
+            workers = self._workers.processes()
             self._measured_at, self._memory = now, self._processes.memory_mib(without=workers)
         self._view.show(self._picture(snapshot, now, now - self._began, hint))
 
@@ -341,8 +341,8 @@ class LocalCluster:
             if (child := self._children.get(planned.name)) is not None
         ]
         workers = [
-            ProcessRow("worker", worker.pid, worker.state, "", memory_mib(worker.pid))
-            for worker in self._workers.processes()
+            ProcessRow("worker", pid, state, "", memory_mib(pid))
+            for pid, state in self._workers.processes().items()
         ]
         return [*daemons, *workers]
 

@@ -305,14 +305,6 @@ class _Slot:
                 self.pid, self.is_ready = pid, False
 
 
-@dataclass(frozen=True)
-class WorkerProcess:
-    """A worker's process."""
-
-    pid: int
-    state: str
-
-
 class LocalWorkers:
     """The workers of the topology, read from ``worker.log`` and ``worker.pid`` of each slot.
 
@@ -366,16 +358,11 @@ class LocalWorkers:
         """Whether a worker has logged an error and ends."""
         return any(slot.log.has_failed for slot in self._slots.values())
 
-    def processes(self) -> list[WorkerProcess]:
-        return [
-            WorkerProcess(
-                slot.pid,
-                "ended"
-                if not psutil.pid_exists(slot.pid)
-                else "running"
-                if slot.is_ready
-                else "starting",
-            )
-            for slot in self._slots.values()
-            if slot.pid is not None
-        ]
+    def processes(self) -> dict[int, str]:
+        """Return the state of each worker, by process id."""
+        states = {s.pid: "running" if s.is_ready else "starting" for s in self._slots.values()}
+        return {
+            pid: state if psutil.pid_exists(pid) else "ended"
+            for pid, state in states.items()
+            if pid is not None
+        }
