@@ -166,7 +166,7 @@ def session(
     try:
         with (
             settings_file(launched=_log_in),
-            _own_interrupts(),
+            _replaced("signal", _NoSignals),
             _unhurt_by_sigterm(),
             _ended_when(cancelled),
         ):
@@ -281,21 +281,22 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 @contextlib.contextmanager
-def _own_interrupts() -> Iterator[None]:
-    """Keep PySpark from installing a SIGINT handler in this block.
-
-    The handler would call the JVM amid another call of py4j.
-    """
+def _replaced(name: str, value: Any) -> Iterator[None]:
+    """Replace a name of the module in which PySpark starts the JVM, in this block."""
     names = vars(context)
-    names["signal"] = _NoSignals
+    before = names[name]
+    names[name] = value
     try:
         yield
     finally:
-        names["signal"] = signal
+        names[name] = before
 
 
 class _NoSignals:
-    """Replaces the module `signal`."""
+    """Keeps PySpark from installing a SIGINT handler, which would call the JVM amid another call.
+
+    Replaces the module `signal`.
+    """
 
     SIGINT = signal.SIGINT
 
@@ -389,8 +390,7 @@ def settings_file(
     Every user can read command lines, here with passwords. `launched` gets the gateway before
     PySpark uses it.
     """
-    names = vars(context)
-    launch = names["launch_gateway"]
+    launch = vars(context)["launch_gateway"]
 
     def launching(conf: SparkConf | None = None, popen_kwargs: Any = None) -> Any:
         with _handed_over(dict(conf.getAll()) if conf is not None else {}):
@@ -398,11 +398,8 @@ def settings_file(
         launched(gateway)
         return gateway
 
-    names["launch_gateway"] = launching
-    try:
+    with _replaced("launch_gateway", launching):
         yield
-    finally:
-        names["launch_gateway"] = launch
 
 
 @contextlib.contextmanager
