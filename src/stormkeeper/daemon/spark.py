@@ -30,6 +30,7 @@ from pyspark.sql import SparkSession
 
 from stormkeeper.daemon import spark_callbacks, spark_environment
 from stormkeeper.daemon.logs import is_json
+from stormkeeper.daemon.periodic import FailureStreak
 from stormkeeper.errors import EngineError
 
 log = logging.getLogger(__name__)
@@ -263,17 +264,16 @@ class Starts:
 
     def __init__(self, most: int = _STARTS) -> None:
         self._most = most
-        self._count = 1
+        self._failures = FailureStreak(_RETRY_SECS, _LONGEST_RETRY_SECS)
 
     def next_pause(self, error: str, *, has_batch: bool) -> float | None:
         """Return the seconds before the next start; None: no more starts."""
         if has_batch:
-            self._count = 0
-        if not any(text in error for text in _SLOW_PYTHON) or self._count >= self._most:
+            self._failures.reset()
+        is_last = self._failures.count == self._most - 1
+        if is_last or not any(text in error for text in _SLOW_PYTHON):
             return None
-        pause: float = min(_RETRY_SECS * 2 ** max(0, self._count - 1), _LONGEST_RETRY_SECS)
-        self._count += 1
-        return pause
+        return self._failures.record()
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
