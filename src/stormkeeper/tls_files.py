@@ -50,7 +50,25 @@ def renewed(files: Iterable[str | None], make: Contexts) -> Contexts:
     An unusable new file is logged, and the old context stays. The function raises nothing and is
     thread-safe.
     """
-    return _Renewed([Path(file) for file in files if file is not None], make).context
+    watched = [Path(file) for file in files if file is not None]
+    lock = threading.Lock()
+    # Before the files are read, so that a change meanwhile counts as new.
+    seen = [_mark(file) for file in watched]
+    context = make()
+
+    def newest() -> ssl.SSLContext:
+        nonlocal seen, context
+        with lock:
+            marks = [_mark(file) for file in watched]
+            if marks != seen:
+                seen = marks
+                try:
+                    context = make()
+                except ConfigError as error:
+                    log.warning("a renewed file is not used: %s", error)
+            return context
+
+    return newest
 
 
 def load_pair(
@@ -159,30 +177,6 @@ def _der(data: bytes) -> list[tuple[int, bytes]]:
         values.append((tag, data[pos : pos + length]))
         pos += length
     return values
-
-
-class _Renewed:
-    def __init__(self, files: list[Path], make: Contexts) -> None:
-        self._files = files
-        self._make = make
-        self._lock = threading.Lock()
-        # Before the files are read, so that a change meanwhile counts as new.
-        self._seen = self._marks()
-        self._context = make()
-
-    def context(self) -> ssl.SSLContext:
-        with self._lock:
-            marks = self._marks()
-            if marks != self._seen:
-                self._seen = marks
-                try:
-                    self._context = self._make()
-                except ConfigError as error:
-                    log.warning("a renewed file is not used: %s", error)
-            return self._context
-
-    def _marks(self) -> list[_Mark]:
-        return [_mark(file) for file in self._files]
 
 
 def _mark(file: Path) -> _Mark:
