@@ -29,7 +29,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from stormkeeper.daemon.sockets import Places, address_of, network_of, plain_address
+from stormkeeper.daemon.sockets import Acceptor, Places, address_of, network_of
 
 _log = logging.getLogger(__name__)
 
@@ -41,8 +41,9 @@ MAX_CONNECTIONS: Final = 64
 MAX_PER_ADDRESS: Final = 32
 
 _REST: Final = 10
+#: Rest after a connection, in seconds.
 _LEAST_REST: Final = 0.01
-#: Longest rest, and the rest without free descriptors, in seconds.
+#: Longest rest after a request, in seconds.
 _LONG_REST: Final = 1.0
 
 TEXT: Final = "text/plain; charset=utf-8"
@@ -84,7 +85,8 @@ class HttpEndpoint:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
-        self._loop.add_reader(listener, self._accept)
+        self._acceptor = Acceptor(listener, self._welcome, lambda: None, at_once=1)
+        self._acceptor.start()
 
     @property
     def address(self) -> str:
@@ -95,8 +97,7 @@ class HttpEndpoint:
         if self._is_closed:
             return
         self._is_closed = True
-        self._loop.remove_reader(self._listener)
-        self._listener.close()
+        self._acceptor.stop()
         for connection in list(self._connections):
             connection.transport.abort()
         for task in self._tasks:
@@ -166,25 +167,12 @@ class HttpEndpoint:
                 self._loop.call_later(min(_REST * took, _LONG_REST), self._serve)
             return
 
-    def _accept(self) -> None:
-        rest = _LEAST_REST
-        try:
-            accepted, address = self._listener.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            pass
-        except OSError:  # no free descriptor: clients wait in the backlog
-            rest = _LONG_REST
-        else:
-            accepted.setblocking(False)
-            task = self._loop.create_task(self._adopt(accepted, plain_address(address[0])))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        self._loop.remove_reader(self._listener)
-        self._loop.call_later(rest, self._accept_again)
-
-    def _accept_again(self) -> None:
-        if not self._is_closed:
-            self._loop.add_reader(self._listener, self._accept)
+    def _welcome(self, accepted: socket.socket, address: str, _port: int) -> None:
+        accepted.setblocking(False)
+        task = self._loop.create_task(self._adopt(accepted, address))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._acceptor.pause(_LEAST_REST)
 
     async def _adopt(self, accepted: socket.socket, address: str) -> None:
         try:

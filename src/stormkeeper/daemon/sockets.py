@@ -130,6 +130,11 @@ class Acceptor:
         self._loop.remove_reader(self._listener)
         self._listener.close()
 
+    def pause(self, seconds: float) -> None:
+        """Leave connections in the backlog for a while."""
+        self._loop.remove_reader(self._listener)
+        self._loop.call_later(seconds, self._resume)
+
     def _accept(self) -> None:
         ends = self._loop.time() + _ACCEPT_SECONDS
         for _ in range(self._at_once):
@@ -140,7 +145,7 @@ class Acceptor:
             except OSError as error:
                 if error.errno not in _OUT_OF_RESOURCES:
                     raise
-                self._pause(error)
+                self._record_shortage(error)
                 return
             try:
                 self._welcome(connection, plain_address(address[0]), address[1])
@@ -149,13 +154,12 @@ class Acceptor:
             if self._loop.time() > ends:
                 return
 
-    def _pause(self, error: OSError) -> None:
+    def _record_shortage(self, error: OSError) -> None:
         _log.error(
             "cannot accept connections: %s; trying again in %g s", error.strerror, _SHORTAGE_PAUSE
         )
         self._on_shortage()
-        self._loop.remove_reader(self._listener)
-        self._loop.call_later(_SHORTAGE_PAUSE, self._resume)
+        self.pause(_SHORTAGE_PAUSE)
 
     def _resume(self) -> None:
         if not self._is_stopped:
