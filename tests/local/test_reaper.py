@@ -17,10 +17,9 @@ MARK = "of-a-reaper-s-test"
 #: Has a reaper, and a child that heeds no signal and is nobody's once the run is killed.
 RUN = f"""
 import os, signal, subprocess, sys
-from stormkeeper.local.reservations import RunFolder
-from stormkeeper.local.reservations import Reaper
-with RunFolder({MARK!r}) as folder, Reaper(folder, {MARK!r}):
-    (folder.path / "data").mkdir()
+from stormkeeper.local.reservations import Reaper, make_run_folder
+with make_run_folder() as folder, Reaper(folder, {MARK!r}):
+    os.mkdir(folder + "/data")
     subprocess.Popen(
         [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN);"
          "print('up', flush=True); time.sleep(600)"],

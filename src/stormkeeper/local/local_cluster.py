@@ -24,7 +24,7 @@ from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.errors import ConfigError, LocalClusterError, StormkeeperError
 from stormkeeper.local import reservations, run_plan, run_view
 from stormkeeper.local.pacemaker_watch import ClusterWatcher, RunSnapshot
-from stormkeeper.local.reservations import Reaper, RunFolder, remove_abandoned
+from stormkeeper.local.reservations import Reaper, make_run_folder
 from stormkeeper.local.run_plan import (
     HOST,
     PIPELINE,
@@ -85,9 +85,7 @@ def run(conf: Conf, request: RunRequest) -> int:
     if removed := spark_environment.clean(os.environ):
         view.note(spark_environment.removal_text(removed))
     spark_environment.complete(os.environ)
-    if abandoned := remove_abandoned():
-        view.note(f"removed what was left of runs that were killed: {abandoned}")
-    folder = RunFolder(mark)
+    folder = make_run_folder()
 
     def end_at_once(number: int) -> None:
         view.abandon()
@@ -95,18 +93,18 @@ def run(conf: Conf, request: RunRequest) -> int:
         with contextlib.suppress(OSError):  # closed terminal
             os.write(2, f"storm: ended at once by one more {name}\n".encode())
         end_marked(mark, settle_secs=0)
-        folder.remove()
+        folder.cleanup()
 
     # SIGHUP: the terminal was closed.
     with (
         StopSignals(also=[signal.SIGHUP], at_once=end_at_once) as signals,
-        folder,
+        folder as path,
         view,
-        Reaper(folder, mark),
+        Reaper(path, mark),
     ):
         # Files made here vanish with the run, even if this process is killed.
-        tempfile.tempdir = str(folder.path)
-        return LocalCluster(conf, request, view, signals, _site(folder.path, mark)).run()
+        tempfile.tempdir = path
+        return LocalCluster(conf, request, view, signals, _site(Path(path), mark)).run()
 
 
 def _site(directory: Path, mark: str) -> RunSite:

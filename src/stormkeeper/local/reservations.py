@@ -1,8 +1,8 @@
 """TCP ports and a folder for a run, which the machine gets back even if the run is killed.
 
-Each has a lock, which the system drops when the process ends: a folder whose lock can be taken is
-abandoned. Ports are below the system's range for outgoing connections, which also serves port 0:
-there any connection could take the port of a server that is down.
+A port has a lock, which the system drops when the process ends. Ports are below the system's range
+for outgoing connections, which also serves port 0: there any connection could take the port of a
+server that is down.
 
 ``python -m stormkeeper.local.reservations FOLDER MARK`` is the reaper of a run. Its standard input
 is a pipe from the run. A byte means that the run ended in order; the end of the pipe without a byte
@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Final, Self
 
 from stormkeeper.daemon.children import end_marked
-from stormkeeper.daemon.durable import try_lock
 from stormkeeper.errors import LocalClusterError
 
 #: Linux's range of ports for outgoing connections.
@@ -44,9 +43,6 @@ END: Final = 65_536
 FOLDER: Final = Path("/tmp")
 
 PREFIX = "stormkeeper-local-"
-
-#: The file that the run locks, with the run's mark, which the environment of its processes carries.
-OWNER = ".owner"
 
 #: Time for a killed run's processes to end by themselves; only a batch takes longer.
 SETTLE_SECS = 1.0
@@ -143,98 +139,27 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-class RunFolder:
-    """A run's temporary folder, with the run's `mark`; removed at the end."""
-
-    def __init__(self, mark: str) -> None:
-        try:
-            self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        except OSError as error:
-            raise _no_place(error) from error
-        aside = self.path / f"{OWNER}.new"
-        try:
-            aside.write_text(mark)
-            self._owner = aside.open("r+b")
-        except OSError as error:
-            self.remove()
-            raise _no_place(error) from error
-        try_lock(self._owner, if_unsupported=False)
-        # Renamed once locked, so that no other run takes it for abandoned.
-        aside.rename(self.path / OWNER)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
-        self._owner.close()
-
-    def fileno(self) -> int:
-        """Return the descriptor that holds the lock, for the reaper to inherit."""
-        return self._owner.fileno()
-
-    def remove(self) -> None:
-        """Remove the folder, as far as the system allows."""
-        remove(self.path)
-
-
-def remove_abandoned() -> int:
-    """Remove the folders and processes of this user's killed runs; return their number."""
-    removed = 0
+def make_run_folder() -> tempfile.TemporaryDirectory[str]:
+    """Make a run's temporary folder, a context manager; raises `LocalClusterError`."""
     try:
-        temporary = Path(tempfile.gettempdir())
+        return tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
     except OSError as error:
-        raise _no_place(error) from error
-    for folder in temporary.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):
-            removed += _remove_if_abandoned(folder)
-    return removed
-
-
-def remove(folder: Path) -> None:
-    """Remove a run's folder, the mark last: a later run can finish an interrupted removal."""
-    with contextlib.suppress(OSError):
-        for entry in folder.iterdir():
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry, ignore_errors=True)
-            elif entry.name != OWNER:
-                entry.unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _no_place(error: OSError) -> LocalClusterError:
-    return LocalClusterError(
-        f"there is no place for the files of a run ({error}): set TMPDIR to a folder that can be"
-        " written and has space"
-    )
-
-
-def _remove_if_abandoned(folder: Path) -> bool:
-    if folder.lstat().st_uid != os.getuid():
-        return False
-    # O_NOFOLLOW: any user may put a link into a shared temporary folder.
-    owner = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(owner, "r+b") as file:
-        if not try_lock(file, if_unsupported=False):
-            return False
-        mark = file.read().decode()
-        if mark:
-            end_marked(mark, settle_secs=0)
-        remove(folder)
-    return True
+        raise LocalClusterError(
+            f"there is no place for the files of a run ({error}): set TMPDIR to a folder that can"
+            " be written and has space"
+        ) from error
 
 
 class Reaper:
     """The reaper process of a run, from the run's begin to the end."""
 
-    def __init__(self, folder: RunFolder, mark: str) -> None:
+    def __init__(self, folder: str, mark: str) -> None:
         # A session of its own: the reaper must not hold the terminal open.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(folder.path), mark],
+            [sys.executable, "-P", "-m", __name__, folder, mark],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=(folder.fileno(),),
             start_new_session=True,
         )
 
@@ -250,15 +175,15 @@ class Reaper:
             self._process.wait()
 
 
-def main(folder: Path, mark: str) -> None:
+def main(folder: str, mark: str) -> None:
     """Wait for the end of the run; clean up if the run was killed."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.buffer.read(1) == _IN_ORDER:
         return
     end_marked(mark, settle_secs=SETTLE_SECS)
-    remove(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(sys.argv[1], sys.argv[2])
