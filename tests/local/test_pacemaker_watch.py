@@ -88,21 +88,3 @@ def test_last_look_is_repeated_until_it_is_answered(start_pacemaker, caplog):
         server.resume()
         seen = finished.result(DEADLINE_SECS)
     assert [worker.pulses for worker in seen.workers] == [21]
-
-
-def test_a_defect_does_not_end_the_look(start_pacemaker, monkeypatch, caplog):
-    def fail(*arguments):
-        failed.append(None)
-        if len(failed) <= 3:
-            raise ValueError("on purpose")
-        return pulses(*arguments)
-
-    failed = []
-    monkeypatch.setattr("stormkeeper.local.pacemaker_watch.pulses", fail)
-    server = start_pacemaker()
-    watch = ClusterWatcher([Address(server.host, server.port)], period_secs=0.05)
-    with PacemakerClient(server.address) as client:
-        client.send_pulse(path("wc-1-17"), heartbeat("wc-1-17", {(1, 1): spout(12)}))
-        until(lambda: watch.snapshot().workers)
-    assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["on purpose"]
-    watch.finish()

@@ -215,7 +215,6 @@ class ClusterWatcher:
             server, name="storm-local", try_timeout=ANSWER_SECS, retries=0
         )
         position: Position | None = None
-        is_failing = False
         with client:
             last_looks = 0
             while True:
@@ -224,14 +223,9 @@ class ClusterWatcher:
                     found = pulses(look)
                 except (PacemakerError, ProtocolError) as error:
                     log.debug("%s does not answer: %s", address, error)
-                except Exception:
-                    # Without the thread the view would freeze.
-                    if not is_failing:
-                        log.exception("%s cannot be watched, a defect of Stormkeeper", address)
-                    is_failing = True
                 else:
                     # Only now, so that a failed look is repeated.
-                    is_failing, position = False, look.position
+                    position = look.position
                     with self._lock:
                         self._ledger.answered(
                             address,
