@@ -271,6 +271,7 @@ class HttpThread:
         self._pages = pages
         self._queries = queries
         self._loop = asyncio.new_event_loop()
+        self._is_over = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def __enter__(self) -> Self:
@@ -278,22 +279,18 @@ class HttpThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._is_over.set)
         self._thread.join(_PATIENCE)
 
     def _run(self) -> None:
-        endpoints: list[HttpEndpoint] = []
-        # An endpoint belongs to the running loop.
-        self._loop.call_soon(
-            lambda: endpoints.append(HttpEndpoint(self._listener, self._pages, self._queries))
-        )
-        try:
-            self._loop.run_forever()
-            for endpoint in endpoints:
-                endpoint.close()
-            self._loop.run_until_complete(asyncio.sleep(0))
-        finally:
-            self._loop.close()
+        with contextlib.closing(self._loop):
+            self._loop.run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
+        endpoint = HttpEndpoint(self._listener, self._pages, self._queries)
+        await self._is_over.wait()
+        endpoint.close()
+        await asyncio.sleep(0)  # for the ends of connections
 
 
 _FILES: Final = "/proc/self/fd"
