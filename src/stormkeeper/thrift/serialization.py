@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from thriftpy2.thrift import TPayload
 
@@ -177,14 +177,6 @@ def decompress(data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
     return data
 
 
-class _Stream(Protocol):
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
 @cache
 def zstd_library() -> Any:
     """Return Python's zstd module or the backport; loaded only if used."""
@@ -240,7 +232,7 @@ def _unzstd(data: bytes, limit: int) -> bytes:
 
 def _inflate(
     data: bytes,
-    begin: Callable[[], _Stream],
+    begin: Callable[[], Any],
     *,
     piece: int,
     limit: int,
