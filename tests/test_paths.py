@@ -261,12 +261,11 @@ def test_trees(path, top, expected):
     assert paths.is_at_or_below(path, top) is expected
 
 
-@pytest.mark.parametrize("name", [None, 4711, b"wc-1"])
+@pytest.mark.parametrize("name", [None, 4711])
 def test_other_types_are_no_name_and_no_path(name):
-    of = type(name).__name__
-    with pytest.raises(TypeError, match=f"a name below /storms is a str, not {of}"):
+    with pytest.raises(TypeError):
         paths.storm(name)
-    with pytest.raises(TypeError, match=f"the name of a component is a str, not {of}"):
+    with pytest.raises(TypeError):
         paths.component_errors("wc-1", name)
-    with pytest.raises(TypeError, match=f"a path is a str, not {of}"):
+    with pytest.raises(TypeError):
         paths.check(name)

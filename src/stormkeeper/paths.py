@@ -93,12 +93,7 @@ _DIGITS = 9
 
 
 def check(path: str) -> str:
-    """Return `path` unless `names.path_fault` refuses.
-
-    Raises `InvalidPathError`, or `TypeError` for another type.
-    """
-    if not isinstance(path, str):
-        raise TypeError(f"a path is a str, not {type(path).__name__}")
+    """Return `path` unless `names.path_fault` refuses; raises `InvalidPathError`."""
     if fault := path_fault(path):
         raise InvalidPathError(fault)
     return path
@@ -133,8 +128,6 @@ def storm_id_of(path: str) -> str | None:
 
 def _join(top: str, *names: str) -> str:
     for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"a name below {top} is a str, not {type(name).__name__}")
         if "/" in name:
             raise InvalidPathError(f"{name!r} cannot be a name below {top}: it has a / in it")
     return check("/".join((top, *names)))
@@ -348,8 +341,6 @@ def _number(digits: str) -> int | None:
 
 def _encode(name: str) -> str:
     """Encode as Java's URLEncoder, which keeps ``*`` and encodes ``~``; Python does the reverse."""
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a component is a str, not {type(name).__name__}")
     try:
         return quote_plus(name, safe="*").replace("~", "%7E")
     except UnicodeEncodeError:
