@@ -277,11 +277,6 @@ class LocalCluster:
         for name, child in self._children.items():
             if (child.returncode or 0) > 0:
                 raise LocalClusterError(f"the {name} {child.state()}:\n{child.log_tail()}")
-        if not self._submission.storm_id and time.monotonic() - self._began > 2 * START_SECS:
-            raise LocalClusterError(
-                f"the topology was not submitted in {2 * START_SECS:.0f} s: free the machine of"
-                " other work, and try again"
-            )
 
     def _show(self, hint: str) -> None:
         if self._watch is None:
