@@ -12,9 +12,17 @@ import psutil
 import pytest
 
 from stormkeeper.daemon import children
-from stormkeeper.daemon.children import LINE_BYTES, RUN_MARK, Child, Children, end_marked, marked
+from stormkeeper.daemon.children import (
+    LINE_BYTES,
+    RUN_MARK,
+    Child,
+    Children,
+    dying_with_us,
+    end_marked,
+    marked,
+)
 from stormkeeper.errors import ChildError
-from support.processes import has_ended
+from support.processes import all_gone, has_ended
 from support.waiting import DEADLINE_SECS, until
 
 READY = re.compile(r"^ready at (\S+)$")
@@ -119,9 +127,46 @@ def test_tail_of_a_large_log_is_read_alone(start, tmp_path):
     assert most < 4 * 2**20
 
 
-def test_command_that_does_not_exist_is_our_error(tmp_path):
+def test_child_without_a_place_for_its_log_is_our_error(tmp_path):
     with pytest.raises(ChildError, match="cannot be started"):
-        Child("x", [str(tmp_path / "no")], log=tmp_path / "x.log", env={}, ready=READY)
+        Child("x", [sys.executable], log=tmp_path / "no" / "x.log", env={}, ready=READY)
+
+
+def test_command_that_does_not_exist_ends_at_once(tmp_path):
+    child = Child("x", [str(tmp_path / "no")], log=tmp_path / "x.log", env={}, ready=READY)
+    until(lambda: child.returncode is not None)
+    assert child.returncode == 1
+    assert "No such file or directory" in child.log_tail()
+    child.stop(0)
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from stormkeeper.daemon.children import Child
+code = "import time; time.sleep(600)"
+child = Child("x", [sys.executable, "-c", code], log=Path(sys.argv[1]), env={})
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of this")
+def test_a_killed_parent_takes_its_children_along(tmp_path):
+    command = [sys.executable, "-c", PARENT, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        child = psutil.Process(int(parent.stdout.readline()))
+        assert child.is_running()
+        parent.kill()
+    all_gone([child])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of this")
+def test_a_parent_that_is_gone_already_is_noticed():
+    command = dying_with_us([sys.executable, "-c", "print('ready')"])
+    command[command.index(str(os.getpid()))] = "999999999"
+    ran = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    assert (ran.returncode, ran.stdout) == (1, b"")
 
 
 def test_stubborn_child_is_ended_by_force(start):

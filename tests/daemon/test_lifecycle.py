@@ -8,12 +8,10 @@ import sys
 import threading
 import time
 
-import psutil
 import pytest
 
 from stormkeeper.daemon.lifecycle import ServiceManager, StopSignals, announce
 from support.activation import activated
-from support.processes import all_gone
 from support.waiting import DEADLINE_SECS
 
 #: Wait for a signal, and are then slow to stop: that takes them until they are told to go on.
@@ -133,67 +131,6 @@ def test_an_announced_line_is_whole_beside_a_line_that_is_begun():
     code += "sys.stdout.write('ra'); announce('ready'); print('n')"
     ran = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
     assert ran.stdout == b"ready\nran\n"
-
-
-CHILD = """
-from stormkeeper.daemon.lifecycle import announce, die_with_parent
-import time
-die_with_parent()
-announce("ready")
-time.sleep(60.0)
-"""
-
-PARENT = f"""
-import os, subprocess, sys, time
-from stormkeeper.daemon.lifecycle import announce
-parent = sys.argv[1] if len(sys.argv) > 1 else str(os.getpid())
-child = subprocess.Popen(
-    [sys.executable, "-c", {CHILD!r}],
-    stdout=subprocess.PIPE,
-    env={{**os.environ, "STORMKEEPER_DIE_WITH_PARENT": parent}},
-)
-child.stdout.readline()
-announce(str(child.pid))
-time.sleep(60.0)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of this")
-@pytest.mark.parametrize("arguments", [["1"], []], ids=["flag", "pid"])
-def test_a_killed_parent_takes_its_daemons_along(arguments):
-    with start(PARENT, *arguments) as parent:
-        child = psutil.Process(int(parent.stdout.readline()))
-        assert child.is_running()
-        parent.kill()
-    all_gone([child])
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of this")
-def test_a_parent_that_is_gone_already_is_noticed():
-    with start(CHILD, STORMKEEPER_DIE_WITH_PARENT="999999999") as child:
-        assert child.wait(DEADLINE_SECS) == -signal.SIGTERM
-        assert child.stdout.read() == ""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of this")
-def test_grandchild_does_not_inherit_die_with_parent():
-    daemon = f"""
-import subprocess, sys
-from stormkeeper.daemon.lifecycle import announce, die_with_parent
-die_with_parent()
-child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], stdout=subprocess.PIPE, text=True)
-announce(child.stdout.readline() or f"ended with {{child.wait()}}")
-child.kill()
-"""
-    with start(daemon, STORMKEEPER_DIE_WITH_PARENT=str(os.getpid())) as process:
-        assert process.stdout.readline() == "ready\n"
-        process.wait(DEADLINE_SECS)
-
-
-def test_without_the_environments_word_it_stays():
-    with start(CHILD, STORMKEEPER_DIE_WITH_PARENT="") as child:
-        assert child.stdout.readline() == "ready\n"
-        child.kill()
 
 
 def test_the_file_limit_is_raised_to_what_is_allowed():

@@ -17,7 +17,6 @@ from typing import Any, Final
 import pyarrow as pa
 
 from stormkeeper.conf import Conf, load
-from stormkeeper.daemon.lifecycle import die_with_parent
 from stormkeeper.errors import TableError
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import decoded_rows, queries, rows, tables
@@ -108,7 +107,6 @@ class Query:
 
 def main(arguments: list[str]) -> int:
     """Run until SIGTERM, or until the disk refuses."""
-    die_with_parent()
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
     conf = load(files=[], overrides=arguments)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from stormkeeper.conf import Address
+from stormkeeper.daemon.children import dying_with_us
 from support.waiting import DEADLINE_SECS, until
 
 HISTORY: Final = "/history"
@@ -68,7 +69,7 @@ class Zombie:
             "session_secs": session_secs,
             "call_secs": call_secs,
         }
-        self._command = [sys.executable, __file__, json.dumps(job)]
+        self._command = dying_with_us([sys.executable, __file__, json.dumps(job)])
         self._told: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
@@ -128,15 +129,13 @@ class Zombie:
 
 
 def _main(job: dict[str, Any]) -> None:
-    from stormkeeper.daemon.lifecycle import die_with_parent  # noqa: PLC0415 - for the script alone
-    from stormkeeper.state import leader_lock  # noqa: PLC0415
+    from stormkeeper.state import leader_lock  # noqa: PLC0415 - for the script alone
     from stormkeeper.state.fenced_writer import FencedWriter  # noqa: PLC0415
     from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings  # noqa: PLC0415
     from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState  # noqa: PLC0415
     from support.interposed import Interposed  # noqa: PLC0415
     from support.transactions import Transaction  # noqa: PLC0415
 
-    die_with_parent()
     state = ZooKeeperState(
         EnsembleSettings(
             (Address(job["host"], job["port"]),),

@@ -1,6 +1,5 @@
 """What a local cluster says of its end, and how it follows the description of its processes."""
 
-import os
 import re
 import sys
 import uuid
@@ -27,9 +26,7 @@ HERE = Address("127.0.0.1", 1)
 
 
 def site_in(folder):
-    return RunSite(
-        folder, uuid.uuid4().hex, os.getpid(), ServerAddresses(HERE, (HERE, HERE), (HERE, HERE))
-    )
+    return RunSite(folder, uuid.uuid4().hex, ServerAddresses(HERE, (HERE, HERE), (HERE, HERE)))
 
 
 def test_tables_that_miss_the_end_of_a_job_are_said_to_miss_it(tmp_path, monkeypatch):

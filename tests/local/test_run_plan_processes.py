@@ -6,7 +6,6 @@ import pytest
 
 from stormkeeper.conf import Address, load
 from stormkeeper.daemon.children import RUN_MARK
-from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.local.run_plan import RunSite, ServerAddresses, plan_processes
 
 
@@ -15,7 +14,7 @@ def here(*ports):
 
 
 _PLACES = ServerAddresses(*here(2181), here(6701, 6702), here(6627, 6628))
-SITE = RunSite(Path("/run"), "a mark", 4711, _PLACES, cores=4)
+SITE = RunSite(Path("/run"), "a mark", _PLACES, cores=4)
 
 
 def rows_of(*overrides, pipeline=True):
@@ -99,8 +98,7 @@ def test_what_says_that_it_is_ready(rows, name, line, note):
     assert planned.ready_note.format(planned.ready.search(line).group(1)) == note
 
 
-def test_all_carry_the_mark_and_end_with_who_starts_them():
+def test_all_carry_the_mark():
     environment = SITE.environment()
     assert environment[RUN_MARK] == "a mark"
-    assert environment[DIE_WITH_PARENT] == "4711"
     assert environment["TMPDIR"] == "/run/tmp"

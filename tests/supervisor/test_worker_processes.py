@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.errors import SupervisorError
 from stormkeeper.supervisor import process_table
 from stormkeeper.supervisor.disk import LocalState
@@ -78,17 +77,16 @@ def bench(tmp_path):
     until(lambda: not any(look.is_alive for look in bench.processes.look().values()))
 
 
-def test_worker_leads_its_session_and_writes_its_log(bench, monkeypatch):
-    monkeypatch.setenv(DIE_WITH_PARENT, "1")
+def test_worker_leads_its_session_and_writes_its_log(bench):
     code = (
         "say(os.getsid(0)); os.system('echo 5 >&2'); say(len(sys.stdin.read()))\n"
-        f"say({DIE_WITH_PARENT!r} in os.environ); say(int(os.environ['A']))\n"
+        "say(int(os.environ['A']))\n"
         "time.sleep(600)"
     )
     bench.log.write_text("7\n")
     process = bench.start(code, environment={"A": "42"})
-    until(lambda: len(bench.said()) == 6)
-    assert bench.said() == [7, process.pid, 5, 0, 0, 42]
+    until(lambda: len(bench.said()) == 5)
+    assert bench.said() == [7, process.pid, 5, 0, 42]
     environment = process_table.environment(process.pid)
     assert environment[WORKER_MARK] == "w1"
     assert environment[OWNER_MARK] == str(bench.folder)

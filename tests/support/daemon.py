@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from stormkeeper.daemon.children import dying_with_us
 from support.waiting import DEADLINE_SECS
 
 
@@ -85,11 +86,11 @@ class DaemonProcess:
         ]
         environment = {k: v for k, v in os.environ.items() if k != "STORM_CONF_DIR"}
         self._process = subprocess.Popen(
-            [sys.executable, *self.program, self._command, *options, *self._options],
+            dying_with_us([sys.executable, *self.program, self._command, *options, *self._options]),
             stdout=subprocess.PIPE,
             stderr=self._log,
             stdin=subprocess.DEVNULL,
-            env={**environment, **self._environ, "STORMKEEPER_DIE_WITH_PARENT": "1"},
+            env={**environment, **self._environ},
         )
         try:
             line = self._first_line()

@@ -13,6 +13,7 @@ from typing import Any, Self
 import psutil
 import pyarrow as pa
 
+from stormkeeper.daemon.children import dying_with_us
 from stormkeeper.history import manifest
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.pipeline import tables
@@ -74,10 +75,10 @@ class PipelineProcess:
         }
         options = [f"-c{key}={json.dumps(value)}" for key, value in conf.items()]
         self._process = subprocess.Popen(
-            [sys.executable, *program, *options],
+            dying_with_us([sys.executable, *program, *options]),
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env={**os.environ, "HOME": "/nonexistent", "STORMKEEPER_DIE_WITH_PARENT": "1"},
+            env={**os.environ, "HOME": "/nonexistent"},
             text=True,
         )
         return self

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import psutil
 
-from stormkeeper.daemon.children import RUN_MARK, end_marked
+from stormkeeper.daemon.children import RUN_MARK, dying_with_us, end_marked
 from support.processes import command_line, family, send
 from support.waiting import DEADLINE_SECS, until
 
@@ -65,7 +65,7 @@ class WorkerProcess:
         environment = {k: v for k, v in os.environ.items() if k != "STORM_CONF_DIR"}
         self._mark = uuid.uuid4().hex
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "stormkeeper.worker", str(script), *command],
+            dying_with_us([sys.executable, "-m", "stormkeeper.worker", str(script), *command]),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -73,7 +73,6 @@ class WorkerProcess:
             env={
                 **environment,
                 "HOME": "/nonexistent",
-                "STORMKEEPER_DIE_WITH_PARENT": "1",
                 RUN_MARK: self._mark,
                 "TMPDIR": str(folder),
                 "SPARK_LOCAL_DIRS": str(folder),

@@ -96,7 +96,7 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 class Child:
-    """A child process. Raises `ChildError` if the command cannot be started.
+    """A child process, which ends with the calling thread. Raises `ChildError` if none can start.
 
     Standard error goes to `log`; standard output stays apart in memory. `ready` matches the
     output's line of readiness. The child inherits the descriptors `pass_fds`.
@@ -123,7 +123,7 @@ class Child:
         try:
             with log.open("ab") as log_file:
                 self._process = subprocess.Popen(
-                    argv,
+                    dying_with_us(argv),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=log_file,
@@ -275,7 +275,7 @@ def run(
     `cancelled` is polled; `progress` may miss lines of output. Raises `ChildError`, with the last
     lines, for a failure, a cancellation or a timeout.
     """
-    child = Child(name, dying_with_us(argv), log=log, env=env)
+    child = Child(name, argv, log=log, env=env)
     deadline = time.monotonic() + secs
     why, heard = "", 0
     try:

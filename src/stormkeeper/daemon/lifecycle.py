@@ -1,9 +1,8 @@
-"""The start and end of a daemon: ready line, stop signals, parent, limits, service manager.
+"""The start and end of a daemon: ready line, stop signals, limits, service manager.
 
 The first SIGTERM or SIGINT asks a daemon to stop; another more than a second later ends it at once.
 """
 
-import ctypes
 import logging
 import os
 import selectors
@@ -29,11 +28,6 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 #: Seconds in which a second signal counts as the first: systemd, ``timeout`` and terminals signal a
 #: process and its group.
 _SAME_SIGNAL: Final = 1.0
-
-#: A parent's process id, or ``1``, for a daemon that dies with the parent.
-DIE_WITH_PARENT: Final = "STORMKEEPER_DIE_WITH_PARENT"
-
-_PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 
 _FIRST_DESCRIPTOR: Final = 3
 
@@ -149,22 +143,6 @@ def end_of_signals() -> None:
     A signal while the loop closes would fail the process.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOP_SIGNALS, signal.SIGHUP})
-
-
-def die_with_parent() -> None:
-    """Ask Linux for a SIGTERM at the parent's death if `DIE_WITH_PARENT` is set, and unset that.
-
-    Linux sends the signal when the *thread* ends that started this process.
-    """
-    wanted = os.environ.pop(DIE_WITH_PARENT, "")
-    if not wanted or sys.platform != "linux":
-        return
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-    # A parent that died before sends no signal.
-    expected = int(wanted) if wanted.isdigit() and wanted != "1" else parent
-    if os.getppid() != expected:
-        signal.raise_signal(signal.SIGTERM)
 
 
 def raise_file_limit() -> None:

@@ -16,9 +16,9 @@ from typing import Any, Self
 from stormkeeper import extras
 from stormkeeper.conf import Address
 from stormkeeper.conf.folders import folder
-from stormkeeper.daemon.children import Child, dying_with_us
+from stormkeeper.daemon.children import Child
 from stormkeeper.daemon.durable import try_lock
-from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
+from stormkeeper.daemon.lifecycle import StopSignals, announce
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.spark_environment import find_java, java_properties
 from stormkeeper.errors import LocalClusterError
@@ -96,7 +96,6 @@ def serve(conf: Mapping[str, Any]) -> int:
     the server ends by itself.
     """
     configure_logging()
-    die_with_parent()
     data_dir = folder("storm.local.dir", conf["storm.local.dir"]) / "zookeeper"
     server = DevZooKeeper(data_dir, conf["storm.zookeeper.port"])
     with StopSignals() as stop:
@@ -201,9 +200,7 @@ class DevZooKeeper:
         logging = self.data_dir / "log4j2.properties"
         logging.write_text(logging_settings(self.log))
         argv = server_command(java, classpath, settings, logging, options=self._jvm_options)
-        self._child = Child(
-            "zookeeper", dying_with_us(argv), log=self.log, env=os.environ, pass_fds=(lock,)
-        )
+        self._child = Child("zookeeper", argv, log=self.log, env=os.environ, pass_fds=(lock,))
 
     def ended_error(self, when: str) -> LocalClusterError:
         return self._error(f"ended with code {self.returncode} {when}")

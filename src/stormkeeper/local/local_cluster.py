@@ -112,7 +112,7 @@ def _site(directory: Path, mark: str) -> RunSite:
         return tuple(Address(HOST, reservations.reserve(HOST)) for _ in range(COPIES))
 
     places = ServerAddresses(Address(HOST, reservations.reserve(HOST)), several(), several())
-    return RunSite(directory, mark, os.getpid(), places)
+    return RunSite(directory, mark, places)
 
 
 class LocalCluster:

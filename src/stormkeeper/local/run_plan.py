@@ -17,7 +17,6 @@ from typing import Any, Final
 from stormkeeper.conf import Address, Conf, load
 from stormkeeper.conf.folders import folder
 from stormkeeper.daemon.children import RUN_MARK
-from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.pacemaker.client.client_settings import access_of, for_a_file
 from stormkeeper.pipeline import tables
 
@@ -229,13 +228,11 @@ class RunRequest:
 class RunSite:
     """Files, addresses and machines (supervisors) of a run.
 
-    `mark` is in the environment of the run's processes, also workers. The processes end with the
-    process `parent`.
+    `mark` is in the environment of the run's processes, also workers.
     """
 
     directory: Path
     mark: str
-    parent: int
     places: ServerAddresses
     machines: tuple[str, ...] = ("supervisor 1", "supervisor 2")
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
@@ -256,7 +253,6 @@ class RunSite:
     def environment(self) -> dict[str, str]:
         return {
             RUN_MARK: self.mark,
-            DIE_WITH_PARENT: str(self.parent),
             # These files go with the run, even if their processes are killed.
             "TMPDIR": str(self.temporary),
             "SPARK_LOCAL_DIRS": str(self.temporary),

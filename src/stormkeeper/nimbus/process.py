@@ -22,7 +22,6 @@ from stormkeeper.daemon.http import HttpThread, Pages
 from stormkeeper.daemon.lifecycle import (
     StopSignals,
     announce,
-    die_with_parent,
     raise_file_limit,
 )
 from stormkeeper.daemon.logs import configure_logging
@@ -86,7 +85,6 @@ def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
     start. `may_take_over` permits leading topologies that a Java Nimbus has led.
     """
     configure_logging()
-    die_with_parent()
     raise_file_limit()
     settings = BlobSettings.from_conf(conf)
     log.info("version %s", stormkeeper.__version__)

@@ -23,7 +23,7 @@ from stormkeeper.conf.folders import folder
 from stormkeeper.daemon import spark as engine
 from stormkeeper.daemon import spark_callbacks, spark_environment
 from stormkeeper.daemon.http import HttpThread
-from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
+from stormkeeper.daemon.lifecycle import StopSignals, announce
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.sockets import address_of, listen
 from stormkeeper.errors import EngineError, ListenError, TableError
@@ -78,7 +78,6 @@ def serve(conf: Conf, stop: StopSignals) -> int:
     batches get `_STOP_SECS` to finish. Raises `ConfigError` without a Pacemaker, for an unreadable
     file of access, or a folder that is a URL.
     """
-    die_with_parent()
     configure_logging()
     # `StatusTracker` logs unreadable Pacemakers, once.
     logging.getLogger("stormkeeper.pacemaker.client").setLevel(logging.WARNING)

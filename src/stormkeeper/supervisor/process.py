@@ -19,7 +19,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.conf.address import hostname
 from stormkeeper.daemon import spark_environment
 from stormkeeper.daemon.http import HttpThread
-from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
+from stormkeeper.daemon.lifecycle import StopSignals, announce
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.daemon.sockets import address_of, is_loopback, listen
@@ -61,7 +61,6 @@ def serve(conf: Conf, stop: StopSignals) -> int:
 
     Prints ``supervisor ready ID`` once the supervisor takes work.
     """
-    die_with_parent()
     configure_logging()
     directories = Directories.from_conf(conf)
     try:

@@ -25,7 +25,6 @@ import msgspec
 
 from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import folder
-from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.errors import ConfigError, SupervisorError
 from stormkeeper.supervisor import process_table
 from stormkeeper.supervisor.disk import PACKAGE, PYTHON, Directories, saved_slots
@@ -224,8 +223,6 @@ class WorkerProcesses:
         """Start a worker's process; raises `SupervisorError` if that fails."""
         environment = {**os.environ, **command.environment}
         environment |= {WORKER_MARK: worker_id, OWNER_MARK: self._owner}
-        # The worker must not end with this supervisor's parent.
-        environment.pop(DIE_WITH_PARENT, None)
         argv = self._in_group(worker_id, command)
         try:
             with command.log.open("ab") as log_file:

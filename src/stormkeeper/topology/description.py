@@ -23,7 +23,6 @@ import msgspec
 from stormkeeper import extras
 from stormkeeper.daemon import spark_environment
 from stormkeeper.daemon.children import RUN_MARK, Child, end_marked
-from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.errors import SerializationError, TopologyError
 from stormkeeper.topology import script_source
 from stormkeeper.topology.plan import Plan, plan
@@ -355,7 +354,6 @@ def _environment(mark: str, folder: str) -> dict[str, str]:
     environ = {
         **os.environ,
         RUN_MARK: mark,
-        DIE_WITH_PARENT: str(os.getpid()),
         "TMPDIR": folder,
         "SPARK_LOCAL_DIRS": folder,
     }

@@ -22,7 +22,7 @@ from stormkeeper import paths
 from stormkeeper.conf import Conf
 from stormkeeper.daemon import spark as engine
 from stormkeeper.daemon import spark_callbacks
-from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
+from stormkeeper.daemon.lifecycle import StopSignals, announce
 from stormkeeper.errors import (
     ClaimedError,
     ConfigError,
@@ -84,7 +84,6 @@ def serve(conf: Conf, job: Job, resolve_conf: Callable[[Topology | None], Conf])
     `conf` is for the heartbeats; `resolve_conf` returns that of the queries, once the topology is
     known. Raises `ConfigError`.
     """
-    die_with_parent()
     warn_of_silent_pacemakers(conf)
     with StopSignals() as signals:
         worker = TopologyWorker(

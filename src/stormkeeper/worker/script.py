@@ -27,7 +27,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.conf import Conf
-from stormkeeper.daemon.lifecycle import die_with_parent
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import StormkeeperError, TopologyError, WorkerError
 from stormkeeper.topology import description, faults, script_source
@@ -181,7 +180,6 @@ def main(arguments: Sequence[str]) -> int:
     session.add_argument("--session-first", action="store_true", help="start one before it begins")
     options = parser.parse_args(arguments)
     configure_logging()
-    die_with_parent()
 
     def resolve_conf(topology: Topology | None) -> Conf:
         return merged_conf(

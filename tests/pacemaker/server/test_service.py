@@ -16,6 +16,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stormkeeper.daemon.children import dying_with_us
 from stormkeeper.errors import NotAuthorizedError
 from stormkeeper.local import reservations
 from stormkeeper.pacemaker.client import PacemakerClient
@@ -191,12 +192,11 @@ class Service:
         descriptors = [listener.fileno() for listener in sockets]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this
         self.process = subprocess.Popen(
-            activated(descriptors, command) if sockets else command,
+            dying_with_us(activated(descriptors, command) if sockets else command),
             env={
                 **os.environ,
                 "NOTIFY_SOCKET": str(directory / "notify"),
                 "LISTEN_FDNAMES": names,
-                "STORMKEEPER_DIE_WITH_PARENT": "1",
                 **environ,
             },
             pass_fds=descriptors,

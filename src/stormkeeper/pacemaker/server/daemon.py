@@ -22,7 +22,6 @@ from stormkeeper.conf import Conf
 from stormkeeper.daemon.lifecycle import (
     ServiceManager,
     announce,
-    die_with_parent,
     end_of_signals,
     raise_file_limit,
     stop_requested,
@@ -159,7 +158,6 @@ def serve(conf: Conf, read_again: Callable[[Conf], Conf] | None = None) -> int:
     returns a new configuration, or raises `ConfigError`; by default the named files are read again.
     """
     configure_logging()
-    die_with_parent()
     raise_file_limit()
     server = PacemakerServer(conf)
     file = None if conf["pacemaker.auth.method"] == "NONE" else methods.login_file(conf)
