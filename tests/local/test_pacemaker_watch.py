@@ -27,19 +27,19 @@ def look(*beats, revisions=None):
 
 def test_a_pulse_overwritten_between_two_looks_is_counted():
     beat = heartbeat("wc-1-17", {(1, 1): spout(12)})
-    (pulse,) = pulses(look(beat, revisions=3))
-    assert pulse.count == 3
+    (pulse,) = pulses(look(beat, revisions=3), "a:1")
+    assert pulse.pulses == 3
 
 
 def test_the_last_pulse_of_a_worker_may_say_that_it_is_done():
     beats = [heartbeat("wc-1-17"), heartbeat("wc-1-17", completed=True)]
-    read = [pulses(look(beat)) for beat in beats]
+    read = [pulses(look(beat), "a:1") for beat in beats]
     assert [pulse.completed for (pulse,) in read] == [False, True]
 
 
 def test_overwritten_pulses_of_several_workers_are_nobody_s():
     beat = heartbeat("wc-1-17", {(1, 1): spout(12)})
-    assert [pulse.count for pulse in pulses(look(beat, beat, revisions=7))] == [1, 1]
+    assert [pulse.pulses for pulse in pulses(look(beat, beat, revisions=7), "a:1")] == [1, 1]
 
 
 def test_executors_of_a_component_are_summed():

@@ -13,7 +13,7 @@ from stormkeeper.paths import WorkerId
 
 def seen(components):
     worker = WorkerId("wc-1-1", "local", 6700)
-    return RunSnapshot([], [WorkerPulses(worker, "127.0.0.1:1", 1, 0.0, 0.0, components)])
+    return RunSnapshot([], [WorkerPulses(worker, "127.0.0.1:1", 1, 0.0, components)])
 
 
 def on(port):

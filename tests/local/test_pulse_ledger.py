@@ -1,6 +1,6 @@
 """What the ledger of a local run makes of the Pacemakers' answers."""
 
-from stormkeeper.local.pacemaker_watch import ComponentCounts, PulseLedger, PulseReport
+from stormkeeper.local.pacemaker_watch import ComponentCounts, PulseLedger, WorkerPulses
 from stormkeeper.paths import WorkerId
 
 A, B = "127.0.0.1:1", "127.0.0.1:2"
@@ -8,7 +8,8 @@ WORKER = WorkerId("wc-1-1", "node", 6700)
 
 
 def pulse(received, by=WORKER, **components):
-    return PulseReport(by, received, {name: ComponentCounts(*c) for name, c in components.items()})
+    counts = {name: ComponentCounts(*c) for name, c in components.items()}
+    return lambda pacemaker: WorkerPulses(by, pacemaker, 1, received, counts)
 
 
 def answer(ledger, address, *pulses, instance="i1", received=None, keys=1):
@@ -17,7 +18,7 @@ def answer(ledger, address, *pulses, instance="i1", received=None, keys=1):
         instance=instance,
         pulses_received=len(pulses) if received is None else received,
         keys=keys,
-        pulses=pulses,
+        pulses=[made(address) for made in pulses],
     )
 
 

@@ -19,7 +19,16 @@ def test_report_has_the_documented_shape():
     counts = {"w": ComponentCounts(4, 2), "looked_at": ComponentCounts(0, 3, partial=True)}
     snapshot = RunSnapshot(
         [PacemakerStatus("127.0.0.1:1", "i", 12, 1), PacemakerStatus("127.0.0.1:2")],
-        [WorkerPulses(WorkerId("wc-1-1", "local", 6700), "127.0.0.1:1", 12, 99.0, 3.25, counts)],
+        [
+            WorkerPulses(
+                WorkerId("wc-1-1", "local", 6700),
+                "127.0.0.1:1",
+                12,
+                99.0,
+                counts,
+                max_gap_secs=3.25,
+            )
+        ],
     )
     assert run_view.build_report(snapshot, now=100.0, tables={"liveness": 1}, processes_left=0) == {
         "pacemakers": [
@@ -46,7 +55,7 @@ def test_report_has_the_documented_shape():
 
 
 def test_silence_after_the_end_is_no_gap():
-    seen = WorkerPulses(WorkerId("t", "n", 1), "a:1", 1, 10.0, 3.0, {}, completed=True)
+    seen = WorkerPulses(WorkerId("t", "n", 1), "a:1", 1, 10.0, {}, completed=True, max_gap_secs=3.0)
     (worker,) = run_view.build_report(
         RunSnapshot([], [seen]), now=25.0, tables={}, processes_left=0
     )["workers"]
@@ -54,7 +63,7 @@ def test_silence_after_the_end_is_no_gap():
 
 
 def test_silence_at_the_end_counts_as_a_gap():
-    seen = WorkerPulses(WorkerId("t", "n", 1), "a:1", 1, 10.0, 3.0, {})
+    seen = WorkerPulses(WorkerId("t", "n", 1), "a:1", 1, 10.0, {}, max_gap_secs=3.0)
     built = run_view.build_report(RunSnapshot([], [seen]), now=25.0, tables={}, processes_left=0)
     assert built["workers"][0]["max_gap_secs"] == 15.0
 

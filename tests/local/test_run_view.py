@@ -48,7 +48,7 @@ def picture(
         processes=[ProcessRow("pacemaker 1", 4711, "running", ADDRESS, 31.4)],
         snapshot=RunSnapshot(
             [PacemakerStatus(ADDRESS, "i", 21, 1)],
-            [WorkerPulses(WORKER, ADDRESS, 21, now - 1.5, 3.1, components, completed)],
+            [WorkerPulses(WORKER, ADDRESS, 21, now - 1.5, components, completed, max_gap_secs=3.1)],
         ),
         statuses={WORKER: status},
         rates={"words": ComponentCounts(345, 12)},

@@ -53,18 +53,6 @@ class ComponentCounts:
 
 
 @dataclass(frozen=True)
-class PulseReport:
-    """A pulse by a Pacemaker's report; `count` includes overwritten pulses."""
-
-    worker: WorkerId
-    received: float
-    components: Mapping[str, ComponentCounts]
-    count: int = 1
-    completed: bool = False
-    waiting: str = ""
-
-
-@dataclass(frozen=True)
 class PacemakerStatus:
     """A Pacemaker's last answer."""
 
@@ -82,10 +70,10 @@ class WorkerPulses:
     pacemaker: str
     pulses: int
     last_received: float
-    max_gap_secs: float
     components: Mapping[str, ComponentCounts]
     completed: bool = False
     waiting: str = ""
+    max_gap_secs: float = 0.0
 
     def gap_at(self, now: float) -> float:
         """Return the longest silence; the present silence counts unless the worker is completed."""
@@ -129,7 +117,7 @@ class PulseLedger:
         instance: str,
         pulses_received: int,
         keys: int,
-        pulses: Sequence[PulseReport],
+        pulses: Sequence[WorkerPulses],
     ) -> None:
         """Record an answer of a Pacemaker, with the pulses since the last answer."""
         before = self._pacemakers.get(address, PacemakerStatus(address))
@@ -139,8 +127,8 @@ class PulseLedger:
         self._pacemakers[address] = PacemakerStatus(
             address, instance, earlier + pulses_received, keys
         )
-        for pulse in sorted(pulses, key=lambda p: p.received):
-            self._pulse(address, pulse)
+        for pulse in sorted(pulses, key=lambda p: p.last_received):
+            self._pulse(pulse)
 
     def snapshot(self) -> RunSnapshot:
         return RunSnapshot(
@@ -148,26 +136,15 @@ class PulseLedger:
             [self._workers[worker] for worker in sorted(self._workers)],
         )
 
-    def _pulse(self, address: str, pulse: PulseReport) -> None:
-        before = self._workers.get(pulse.worker)
-        pulses = pulse.count + (0 if before is None else before.pulses)
-        if before is not None and pulse.received < before.last_received:
-            # An older copy from another Pacemaker counts as a pulse, but has no news.
-            self._workers[pulse.worker] = replace(before, pulses=pulses)
-            return
-        gap = 0.0
+    def _pulse(self, new: WorkerPulses) -> None:
+        before = self._workers.get(new.worker)
         if before is not None:
-            gap = max(before.max_gap_secs, pulse.received - before.last_received)
-        self._workers[pulse.worker] = WorkerPulses(
-            pulse.worker,
-            address,
-            pulses,
-            pulse.received,
-            gap,
-            pulse.components,
-            pulse.completed,
-            pulse.waiting,
-        )
+            pulses = before.pulses + new.pulses
+            silence = new.last_received - before.last_received
+            # An older copy from another Pacemaker counts as a pulse, but has no news.
+            newer = before if silence < 0 else new
+            new = replace(newer, pulses=pulses, max_gap_secs=max(before.max_gap_secs, silence))
+        self._workers[new.worker] = new
 
 
 class ClusterWatcher:
@@ -220,7 +197,7 @@ class ClusterWatcher:
             while True:
                 try:
                     look = change_pages.look(client, position=position)
-                    found = pulses(look)
+                    found = pulses(look, address)
                 except (PacemakerError, ProtocolError) as error:
                     log.debug("%s does not answer: %s", address, error)
                 else:
@@ -242,7 +219,7 @@ class ClusterWatcher:
                 last_looks += self._stop.wait(self._period)
 
 
-def pulses(look: ServerReading) -> list[PulseReport]:
+def pulses(look: ServerReading, pacemaker: str) -> list[WorkerPulses]:
     """Return the heartbeats of a look.
 
     A Pacemaker keeps the newest pulse of a path, but counts each. If one path changed, the pulses
@@ -262,11 +239,12 @@ def pulses(look: ServerReading) -> list[PulseReport]:
             log.debug("%s holds no heartbeat: %s", change.path, error)
             continue
         found.append(
-            PulseReport(
+            WorkerPulses(
                 worker,
+                pacemaker,
+                1 + overwritten,
                 read_at - (change.age_secs or 0.0),
                 component_counts(beat),
-                1 + overwritten,
                 bool(beat.completed),
                 beat.waiting or "",
             )
