@@ -16,6 +16,7 @@ from stormkeeper.heartbeats.stores import PacemakerHeartbeats
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from support.heartbeats import path
+from support.pools import InOrder
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 from support.waiting import until
 
@@ -31,7 +32,7 @@ def three(start_pacemaker):
 @pytest.fixture
 def heartbeats(three):
     addresses = [Address.parse(server.address, 0) for server in three]
-    found = PacemakerHeartbeats(PacemakerPool(addresses, write_to=addresses[0]))
+    found = PacemakerHeartbeats(PacemakerPool(addresses, random=InOrder()))
     yield found
     found.close()
 

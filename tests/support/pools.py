@@ -1,6 +1,7 @@
 """Pools over real daemons: where they are, and how long something took."""
 
 import time
+from random import Random
 
 from stormkeeper.conf import Address
 
@@ -11,6 +12,13 @@ TRY = 2.0
 def address(server):
     """Return where a daemon, a scripted peer or an address is."""
     return Address.parse(str(getattr(server, "address", server)), 6699)
+
+
+class InOrder(Random):
+    """Draws a writer's servers in their order, so that the first is the home."""
+
+    def sample(self, population, k):
+        return list(population)[:k]
 
 
 def timed(work, *arguments):

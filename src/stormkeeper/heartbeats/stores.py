@@ -111,9 +111,10 @@ class PacemakerHeartbeats:
 
     def __init__(self, pool: PacemakerPool) -> None:
         self._pool = pool
+        self._sender = pool.sender
 
     def beat(self, path: str, value: bytes) -> None:
-        self._pool.send_pulse(paths.check(path), value)
+        self._sender.send_pulse(paths.check(path), value)
 
     def read(self, path: str) -> Heartbeat | None:
         return self._pool.reading(paths.check(path))

@@ -32,8 +32,8 @@ from stormkeeper.errors import (
     SimulationError,
 )
 from stormkeeper.pacemaker.client.pacemaker_client import TRY_TIMEOUT, make_backoff
-from stormkeeper.pacemaker.client.pool import WRITE_DEADLINE, PacemakerPool, connect
-from stormkeeper.pacemaker.client.pool_writes import WriterPlacement
+from stormkeeper.pacemaker.client.pool import PacemakerPool, connect
+from stormkeeper.pacemaker.client.pool_writes import WRITE_DEADLINE, WriterPlacement
 from stormkeeper.pacemaker.wire import MessageType, PacemakerFrameSplitter, decode
 from stormkeeper.pacemaker.wire.encoder import encode_acknowledgement, encode_pulse_around
 from stormkeeper.simulation import cluster

@@ -9,6 +9,7 @@ from stormkeeper.errors import (
     PacemakerUnavailableError,
     UnsupportedExtensionError,
 )
+from stormkeeper.pacemaker.client import pool_writes
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.pacemaker.client.pool import connect
 from stormkeeper.pacemaker.wire import Message, MessageType, encode
@@ -21,6 +22,7 @@ from stormkeeper.pacemaker.wire.messages import (
 )
 from support.pacemaker import PacemakerProcess
 from support.plain_client import Client
+from support.pools import InOrder
 from support.storm_pacemaker import StormPacemaker
 from support.waiting import DEADLINE_SECS, until
 
@@ -227,7 +229,8 @@ def test_a_pool_of_one_of_each_kind_does_all_that_it_does(storms, values, method
         pool_of(values(method), storm, daemon) as reader,
     ):
         for at in reader.clients:
-            with pool_of(values(method), storm, daemon, role="writer", write_to=at) as writer:
+            servers = sorted((storm, daemon), key=lambda server: server.port != at.port)
+            with pool_of(values(method), *servers, role="writer", random=InOrder()) as writer:
                 writer.send_pulse(f"/workerbeats/at-{at.port}/node-6700", b"1")
         both = sorted(f"at-{server.port}" for server in (storm, daemon))
         paths = [f"/workerbeats/{name}/node-6700" for name in both]
@@ -265,16 +268,17 @@ def test_a_delete_that_it_missed_is_made_good(storms, values, method):
 
 
 @pytest.mark.parametrize("method", ["NONE", "DIGEST"])
-def test_writers_go_to_it_and_leave_it_again(storms, values, method):
+def test_writers_go_to_it_and_leave_it_again(storms, values, method, monkeypatch):
+    monkeypatch.setattr(pool_writes, "LOOK_SECS", 0.1)
     storm = storms(method)
     with PacemakerProcess(conf=values(method)) as daemon, storm:
         home = Address("localhost", storm.port)
         demanded = {**values(method), "pacemaker.auth.writes": True}
-        with pool_of(demanded, storm, daemon, role="writer", write_to=home, look_secs=0.1) as pool:
+        with pool_of(demanded, storm, daemon, role="writer", random=InOrder()) as pool:
             pool.send_pulse(PULSE, b"1")
             storm.stop()
             pool.send_pulse(PULSE, b"2")
-            assert pool.write_server != home
+            assert pool.sender.placement.current != home
             with storm:
                 until(lambda: pool.send_pulse(PULSE, b"3") or PULSE in storm.store.pulses)
                 assert storm.store.pulses[PULSE] == b"3"

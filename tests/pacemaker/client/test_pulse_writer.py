@@ -8,12 +8,13 @@ import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.pacemaker.client.pool_writes import LOOK_SECS, WriterPlacement
+from support.pools import InOrder
 
 A, B, C = SERVERS = [Address(name, 6699) for name in "abc"]
 
 
-class Middle(Random):
-    """Draws no delay at random."""
+class Middle(InOrder):
+    """Draws neither delays nor the order at random."""
 
     def uniform(self, low, high):
         return (low + high) / 2
@@ -21,7 +22,7 @@ class Middle(Random):
 
 @pytest.fixture
 def placement():
-    return WriterPlacement(SERVERS, Middle(1), home=A)
+    return WriterPlacement(SERVERS, Middle(1))
 
 
 def test_home_and_the_order_of_the_others_are_drawn():

@@ -6,11 +6,9 @@ clients do the same, so both can share the servers.
 """
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -42,7 +40,7 @@ from stormkeeper.pacemaker.client.pool_reads import (
     stopwatch,
     without_values,
 )
-from stormkeeper.pacemaker.client.pool_writes import LOOK_SECS, DeleteRepair, WriterPlacement
+from stormkeeper.pacemaker.client.pool_writes import MissedDeletes, PulseSender
 from stormkeeper.pacemaker.client.server_reads import (
     Heartbeat,
     Question,
@@ -53,18 +51,12 @@ from stormkeeper.pacemaker.client.server_reads import (
     one_request,
     server_info_of,
 )
-from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, Pulse
+from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo
 
 log = logging.getLogger(__name__)
-
-#: Seconds: a worker that beats every three seconds learns of a failure in time.
-WRITE_DEADLINE: Final = 5.0
-
-#: Needs the same permission as a pulse and stores nothing.
-_CHECK: Final = Message(MessageType.CREATE_PATH, path="/")
 
 _PLAIN: Final = ClientSettings()
 
@@ -78,8 +70,6 @@ class PacemakerPool:
     ----------
     try_timeout, retries, deadline
         As for `PacemakerClient`; `retries` and `deadline` apply to a whole read.
-    write_to
-        The home of writes (see `WriterPlacement`); None for a random server.
     """
 
     def __init__(
@@ -91,9 +81,6 @@ class PacemakerPool:
         try_timeout: float = TRY_TIMEOUT,
         retries: int = RETRIES,
         deadline: float = DEADLINE,
-        write_deadline: float = WRITE_DEADLINE,
-        write_to: Address | None = None,
-        look_secs: float = LOOK_SECS,
         random: Random | None = None,
     ) -> None:
         addresses = list(dict.fromkeys(servers))
@@ -105,7 +92,6 @@ class PacemakerPool:
         self._try_timeout = try_timeout
         self._retries = retries
         self._deadline = deadline
-        self._write_deadline = write_deadline
         self._loop = ClientEventLoop(name)
         self._clients = {
             address: settings.client(
@@ -121,22 +107,16 @@ class PacemakerPool:
         }
         self._order = addresses
         self._missing = MissingServers(len(addresses))
-        self._repair = DeleteRepair(self._clients, self._loop)
-        self._placement = WriterPlacement(addresses, random, home=write_to, look_secs=look_secs)
-        #: Guards the placement and `_left`.
-        self._placement_lock = threading.Lock()
-        #: The server that writes left when they returned home. The next pulse closes the
-        #: connection, as an earlier pulse may still be under way.
-        self._left: Address | None = None
+        self._missed_deletes = MissedDeletes(self._clients, self._loop)
+        #: Sends the pulses; a worker's store uses the sender alone.
+        self.sender = PulseSender(
+            self._clients, self._missed_deletes, random=random, retries=retries
+        )
 
     @property
     def clients(self) -> Mapping[Address, PacemakerClient]:
         """Clients in the order of the configuration."""
         return MappingProxyType(self._clients)
-
-    @property
-    def write_server(self) -> Address:
-        return self._placement.current
 
     @property
     def silent(self) -> frozenset[Address]:
@@ -163,107 +143,9 @@ class PacemakerPool:
             client.close()
         self._loop.close()
 
-    # --- writes
-
     def send_pulse(self, path: str, details: bytes) -> None:
-        """Store a pulse on a server.
-
-        Raises `NotAuthorizedError` if a server refused and no other took the pulse, and
-        `PacemakerUnavailableError` if no server took the pulse in time.
-        """
-        message = Message(MessageType.SEND_PULSE, pulse=Pulse(path, details))
-        started = time.monotonic()
-        end = started + self._write_deadline
-        self._check_home(started)
-        begun_with = self._placement.current
-        failed: dict[Address, StormkeeperError] = {}
-        refused: dict[Address, NotAuthorizedError] = {}
-        tries: Counter[Address] = Counter()
-        while tries.total() <= self._retries:
-            address = self._choose_server(refused, tries)
-            if address is None or (refused and address in failed):
-                break  # no server is left that might take it
-            client = self._clients[address]
-            left = end - time.monotonic()
-            if client.retry_in() >= left:
-                break
-            tries[address] += 1
-            self._repair.send_missed_deletes(client)
-            self._repair.pulse_sent(address, path)
-            try:
-                future = client.submit(
-                    message, deadline=left, started=started, tries=tries[address]
-                )
-                client.answer(future, left)
-            except PacemakerClosedError:
-                raise PacemakerClosedError(f"{self!r} is closed") from None
-            except NotAuthorizedError as error:
-                refused[address] = error
-            except (PacemakerUnavailableError, RemoteProtocolError) as error:
-                failed[address] = error
-            else:
-                self._stay_at(address, begun_with, {**failed, **refused})
-                return
-        if refused:
-            raise next(iter(refused.values()))
-        reasons = "; ".join(
-            str(failed.get(address) or f"{address} failed just now ({client.last_failure})")
-            for address, client in self._clients.items()
-        )
-        counted = "1 try" if tries.total() == 1 else f"{tries.total()} tries"
-        raise PacemakerUnavailableError(
-            f"no Pacemaker took the write in {counted} and"
-            f" {time.monotonic() - started:.1f} s: {reasons}"
-        )
-
-    def _choose_server(
-        self, refused: Mapping[Address, object], tries: Counter[Address]
-    ) -> Address | None:
-        """Choose by back-off, tries of this pulse (a hanging server costs a long try) and order."""
-        with self._placement_lock:
-            order = self._placement.order()
-        ranks = {
-            address: (self._clients[address].retry_in(), tries[address])
-            for address in order
-            if address not in refused
-        }
-        return min(ranks, key=ranks.__getitem__, default=None)
-
-    def _stay_at(
-        self, server: Address, begun_with: Address, errors: Mapping[Address, StormkeeperError]
-    ) -> None:
-        with self._placement_lock:
-            if not self._placement.record_taken(server, begun_with, time.monotonic()):
-                return
-        reason = errors.get(begun_with) or self._clients[begun_with].last_failure
-        log.warning("Pulses go to %s now, not to %s: %s", server, begun_with, reason)
-
-    def _check_home(self, now: float) -> None:
-        with self._placement_lock:
-            home = self._placement.pop_due_check(now)
-            left, self._left = self._left, None
-        if left is not None:
-            self._clients[left].close_idle()
-        if home is None or self._clients[home].retry_in():
-            return
-        try:
-            future = self._clients[home].submit(_CHECK)
-        except PacemakerUnavailableError:
-            return  # closed, or no thread is available now
-        future.add_done_callback(self._on_home_checked)
-
-    def _on_home_checked(self, future: Future[Message]) -> None:
-        # Runs in the loop's thread, which must not wait.
-        if future.exception() is not None:
-            return
-        with self._placement_lock:
-            left = self._placement.return_home(time.monotonic())
-            home = self._placement.home
-            self._left = left or self._left
-        if left is not None:
-            log.info("Pulses go to %s again, as it answers, and not to %s", home, left)
-
-    # --- reads and deletes
+        """Store a pulse on a server, as `PulseSender.send_pulse` does."""
+        self.sender.send_pulse(path, details)
 
     def get_pulse(self, path: str) -> bytes | None:
         best = self.reading(path)
@@ -359,7 +241,7 @@ class PacemakerPool:
                 refusals.append(error)
             elif not isinstance(error, PacemakerClosedError):
                 log.warning("the delete of %s will be repeated: %s", path, error)
-                self._repair.remember(address, path)
+                self._missed_deletes.remember(address, path)
         if refusals:
             raise join_errors(refusals)
         self._check(outcomes)
@@ -390,7 +272,7 @@ class PacemakerPool:
 
         def begin(client: PacemakerClient) -> Question[T]:
             # Deletes sent ahead of a failed try have failed too.
-            self._repair.send_missed_deletes(client)
+            self._missed_deletes.send(client)
             return question_for(client)
 
         for _ in range(1 if hurried else 1 + self._retries):

@@ -1,4 +1,4 @@
-"""Writes to several Pacemakers: the choice of a writer's server, and missed deletes.
+"""Writes to several Pacemakers: pulses, each to one server, and the deletes that servers missed.
 
 Writers spread evenly:
 
@@ -13,13 +13,14 @@ Of two copies of a path, the one received last counts, so moving is harmless.
 A missed delete is sent ahead of the next request to the server, on the same connection, so that no
 read shows deleted pulses; without requests a timer sends the delete. A pulse cancels the missed
 deletes of its path; other paths below stay until they expire (``pacemaker.pulse.ttl.secs``), as
-after too many missed deletes or the end of the process.
+after the end of the process.
 """
 
 import logging
 import threading
+import time
 from asyncio import TimerHandle
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -28,50 +29,45 @@ from random import Random
 from typing import Final
 
 from stormkeeper.conf import Address
-from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError, StormkeeperError
+from stormkeeper.errors import (
+    NotAuthorizedError,
+    PacemakerClosedError,
+    PacemakerUnavailableError,
+    RemoteProtocolError,
+    StormkeeperError,
+)
 from stormkeeper.pacemaker.client.event_loop import ClientEventLoop
 from stormkeeper.pacemaker.client.pacemaker_client import PacemakerClient
-from stormkeeper.pacemaker.wire import Message, MessageType
+from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 
 log = logging.getLogger("stormkeeper.pacemaker.client.pool")
 
-#: Per server: more topologies than are killed during an outage.
-LIMIT: Final = 1_000
-
-# Seconds between attempts without requests.
-FIRST_SECS: Final = 1.0
-LONGEST_SECS: Final = 30.0
-_GROWTH: Final = 1.5
+#: Seconds: a worker that beats every three seconds learns of a failure in time.
+WRITE_DEADLINE: Final = 5.0
 
 #: Seconds on average: a restarted server has its writers back within half a minute, and a dead
 #: server gets few checks.
 LOOK_SECS: Final = 15.0
 
-#: Longest interval between checks, in `look_secs`.
+#: Longest interval between checks, in `LOOK_SECS`.
 MOST_PATIENCE: Final = 16.0
 
-#: A failure within so many `look_secs` of a return doubles the interval.
+#: A failure within so many `LOOK_SECS` of a return doubles the interval.
 _SOON: Final = 4.0
+
+#: Seconds between attempts to send missed deletes without requests.
+REPEAT_SECS: Final = 3.0
+
+#: Needs the same permission as a pulse and stores nothing.
+_CHECK: Final = Message(MessageType.CREATE_PATH, path="/")
 
 
 class WriterPlacement:
-    """Chooses a writer's server, by default with a random home; not thread-safe."""
+    """Chooses a writer's server; not thread-safe."""
 
-    def __init__(
-        self,
-        servers: Sequence[Address],
-        random: Random,
-        *,
-        home: Address | None = None,
-        look_secs: float = LOOK_SECS,
-    ) -> None:
-        order = random.sample(servers, len(servers))
-        if home is not None:
-            order.remove(home)
-            order.insert(0, home)
-        self._order = order
+    def __init__(self, servers: Sequence[Address], random: Random) -> None:
+        self._order = random.sample(servers, len(servers))
         self._random = random
-        self._look_secs = look_secs
         self._patience = 1.0
         self._check_at = float("inf")
         self._returned_at = float("-inf")
@@ -92,7 +88,7 @@ class WriterPlacement:
             return False  # another thread changed it before
         self.current = server
         if instead_of == self.home:
-            soon = now < self._returned_at + _SOON * self._look_secs
+            soon = now < self._returned_at + _SOON * LOOK_SECS
             self._patience = min(2.0 * self._patience, MOST_PATIENCE) if soon else 1.0
             self._plan_check(now)
         return True
@@ -113,7 +109,7 @@ class WriterPlacement:
         return left
 
     def _plan_check(self, now: float) -> None:
-        self._check_at = now + self._patience * self._look_secs * self._random.uniform(0.5, 1.5)
+        self._check_at = now + self._patience * LOOK_SECS * self._random.uniform(0.5, 1.5)
 
 
 @dataclass(eq=False, slots=True)
@@ -125,53 +121,62 @@ class MissedDelete:
 
 
 class MissedDeletes:
-    """Missed deletes by server, oldest first; thread-safe."""
+    """Remembers and repeats deletes that servers missed; thread-safe."""
 
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._limit = limit
+    def __init__(self, clients: Mapping[Address, PacemakerClient], loop: ClientEventLoop) -> None:
+        self._clients = clients
+        self._loop = loop
         self._lock = threading.Lock()
+        #: Oldest first.
         self._missed: dict[Address, list[MissedDelete]] = {}
+        # Used by the loop's thread only.
+        self._timer: TimerHandle | None = None
 
-    def servers(self) -> list[Address]:
-        with self._lock:
-            return list(self._missed)
-
-    def remember(self, server: Address, path: str) -> MissedDelete | None:
-        """Remember a delete; return the oldest delete if dropped for lack of room."""
+    def remember(self, server: Address, path: str) -> None:
         with self._lock:
             # The delete of a path includes older deletes below.
-            kept = [
-                missed
-                for missed in self._missed.get(server, [])
-                if not _at_or_below(missed.path, path)
-            ]
-            kept.append(MissedDelete(path))
-            forgotten = kept.pop(0) if len(kept) > self._limit else None
-            self._missed[server] = kept
-            return forgotten
+            missed = self._missed.get(server, [])
+            kept = [one for one in missed if not _at_or_below(one.path, path)]
+            self._missed[server] = [*kept, MissedDelete(path)]
+        try:
+            self._loop.start()
+        except PacemakerUnavailableError as error:
+            log.warning("missed deletes wait for the next read: %s", error)
+        self._loop.call(self._set_timer)
 
-    def pulse_sent(self, server: Address, path: str) -> None:
+    def cancel(self, server: Address, path: str) -> None:
         """Cancel deletes that would delete a pulse on the way."""
-        if self._missed:
+        if server in self._missed:
             with self._lock:
                 self._keep(server, lambda missed: not _at_or_below(path, missed.path))
 
-    def take(self, server: Address) -> list[MissedDelete]:
-        """Return the deletes to send now, marked as under way."""
-        if not self._missed:
-            return []
+    def send(self, client: PacemakerClient) -> None:
+        """Send the deletes that a server missed, without waiting for answers."""
+        if client.address not in self._missed:
+            return
         with self._lock:
-            taken = [missed for missed in self._missed.get(server, []) if not missed.under_way]
-            for missed in taken:
+            waiting = [one for one in self._missed.get(client.address, []) if not one.under_way]
+            for missed in waiting:
                 missed.under_way = True
-            return taken
+        for missed in waiting:
+            try:
+                future = client.submit(Message(MessageType.DELETE_PATH, path=missed.path))
+            except StormkeeperError:  # closed, or no thread is available now
+                missed.under_way = False
+            else:
+                future.add_done_callback(partial(self._settle, client.address, missed))
 
-    def settle(self, server: Address, missed: MissedDelete, *, done: bool) -> None:
-        """Forget a finished delete, or keep the delete for another attempt."""
-        with self._lock:
+    def _settle(self, server: Address, missed: MissedDelete, future: Future[Message]) -> None:
+        error = future.exception()
+        if error is None:
+            log.info("the missed delete of %s is done at %s", missed.path, server)
+        elif isinstance(error, NotAuthorizedError):
+            log.warning("the missed delete of %s failed: %s", missed.path, error)
+        else:
             missed.under_way = False
-            if done:
-                self._keep(server, lambda other: other is not missed)
+            return
+        with self._lock:
+            self._keep(server, lambda other: other is not missed)
 
     def _keep(self, server: Address, wanted: Callable[[MissedDelete], bool]) -> None:
         kept = [missed for missed in self._missed.get(server, []) if wanted(missed)]
@@ -180,97 +185,142 @@ class MissedDeletes:
         else:
             self._missed.pop(server, None)
 
-
-class DeleteRepair:
-    """Remembers and repeats missed deletes; thread-safe."""
-
-    def __init__(
-        self,
-        clients: Mapping[Address, PacemakerClient],
-        loop: ClientEventLoop,
-        *,
-        first_secs: float = FIRST_SECS,
-    ) -> None:
-        self._clients = clients
-        self._loop = loop
-        self._first_secs = first_secs
-        self._missed = MissedDeletes()
-        self.defects = 0
-        # Used by the loop's thread only.
-        self._delay = first_secs
-        self._timer: TimerHandle | None = None
-
-    def remember(self, address: Address, path: str) -> None:
-        forgotten = self._missed.remember(address, path)
-        if forgotten is not None:
-            log.warning(
-                "%s missed too many deletes: the delete of %s is dropped", address, forgotten.path
-            )
-        try:
-            self._loop.start()
-        except PacemakerUnavailableError as error:
-            log.warning("missed deletes wait for the next read: %s", error)
-        self._loop.call(self._begin)
-
-    def pulse_sent(self, address: Address, path: str) -> None:
-        self._missed.pulse_sent(address, path)
-
-    def send_missed_deletes(self, client: PacemakerClient) -> None:
-        """Send missed deletes, without waiting for answers."""
-        left = deque(self._missed.take(client.address))
-        try:
-            while left:
-                missed = left[0]
-                future = client.submit(Message(MessageType.DELETE_PATH, path=missed.path))
-                left.popleft()
-                future.add_done_callback(partial(self._settle, client.address, missed))
-        except StormkeeperError:  # the client was closed
-            pass
-        finally:
-            for missed in left:
-                self._missed.settle(client.address, missed, done=False)
-
-    def _settle(self, address: Address, missed: MissedDelete, future: Future[Message]) -> None:
-        error = future.exception()
-        refused = isinstance(error, NotAuthorizedError)
-        self._missed.settle(address, missed, done=error is None or refused)
-        if error is None:
-            log.info("the missed delete of %s is done at %s", missed.path, address)
-        elif refused:
-            log.warning("the missed delete of %s failed: %s", missed.path, error)
-
     # --- in the loop's thread
 
-    def _begin(self) -> None:
-        self._delay = self._first_secs
-        self._set_timer()
-
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None
-        if self._missed.servers():
-            self._timer = self._loop.start().call_later(self._delay, self._repeat)
+        if self._timer is None and self._missed:
+            self._timer = self._loop.start().call_later(REPEAT_SECS, self._repeat)
 
     def _repeat(self) -> None:
-        self._delay = min(_GROWTH * self._delay, LONGEST_SECS)
-        for address in self._missed.servers():
-            try:
-                client = self._clients[address]
-                if client.retry_in() == 0.0:
-                    self.send_missed_deletes(client)
-            except Exception:
-                # Other servers need the timer.
-                self.defects += 1
-                if self.defects & (self.defects - 1) == 0:
-                    log.exception(
-                        "the deletes that %s missed wait: an internal error (%s so far)",
-                        address,
-                        self.defects,
-                    )
-        self._set_timer()
+        self._timer = None
+        try:
+            for server in list(self._missed):
+                if self._clients[server].retry_in() == 0.0:
+                    self.send(self._clients[server])
+        finally:
+            self._set_timer()
 
 
 def _at_or_below(path: str, root: str) -> bool:
     """Compare by whole segments."""
     return path == root or path.startswith(root if root.endswith("/") else root + "/")
+
+
+class PulseSender:
+    """Sends each pulse to one of several Pacemakers; thread-safe."""
+
+    def __init__(
+        self,
+        clients: Mapping[Address, PacemakerClient],
+        missed_deletes: MissedDeletes,
+        *,
+        random: Random,
+        retries: int,
+    ) -> None:
+        self._clients = clients
+        self._missed_deletes = missed_deletes
+        self._retries = retries
+        self.placement = WriterPlacement(list(clients), random)
+        #: Guards the placement and `_left`.
+        self._lock = threading.Lock()
+        #: The server that writes left when they returned home. The next pulse closes the
+        #: connection, as an earlier pulse may still be under way.
+        self._left: Address | None = None
+
+    def send_pulse(self, path: str, details: bytes) -> None:
+        """Store a pulse on a server.
+
+        Raises `NotAuthorizedError` if a server refused and no other took the pulse, and
+        `PacemakerUnavailableError` if no server took the pulse in time.
+        """
+        message = Message(MessageType.SEND_PULSE, pulse=Pulse(path, details))
+        started = time.monotonic()
+        end = started + WRITE_DEADLINE
+        self._check_home(started)
+        begun_with = self.placement.current
+        failed: dict[Address, StormkeeperError] = {}
+        refused: dict[Address, NotAuthorizedError] = {}
+        tries: Counter[Address] = Counter()
+        while tries.total() <= self._retries:
+            address = self._choose_server(refused, tries)
+            if address is None or (refused and address in failed):
+                break  # no server is left that might take it
+            client = self._clients[address]
+            left = end - time.monotonic()
+            if client.retry_in() >= left:
+                break
+            tries[address] += 1
+            self._missed_deletes.send(client)
+            self._missed_deletes.cancel(address, path)
+            try:
+                future = client.submit(
+                    message, deadline=left, started=started, tries=tries[address]
+                )
+                client.answer(future, left)
+            except PacemakerClosedError:
+                raise
+            except NotAuthorizedError as error:
+                refused[address] = error
+            except (PacemakerUnavailableError, RemoteProtocolError) as error:
+                failed[address] = error
+            else:
+                self._stay_at(address, begun_with, {**failed, **refused})
+                return
+        if refused:
+            raise next(iter(refused.values()))
+        reasons = "; ".join(
+            str(failed.get(address) or f"{address} failed just now ({client.last_failure})")
+            for address, client in self._clients.items()
+        )
+        counted = "1 try" if tries.total() == 1 else f"{tries.total()} tries"
+        raise PacemakerUnavailableError(
+            f"no Pacemaker took the write in {counted} and"
+            f" {time.monotonic() - started:.1f} s: {reasons}"
+        )
+
+    def _choose_server(
+        self, refused: Mapping[Address, object], tries: Counter[Address]
+    ) -> Address | None:
+        """Choose by back-off, tries of this pulse (a hanging server costs a long try) and order."""
+        with self._lock:
+            order = self.placement.order()
+        ranks = {
+            address: (self._clients[address].retry_in(), tries[address])
+            for address in order
+            if address not in refused
+        }
+        return min(ranks, key=ranks.__getitem__, default=None)
+
+    def _stay_at(
+        self, server: Address, begun_with: Address, errors: Mapping[Address, StormkeeperError]
+    ) -> None:
+        with self._lock:
+            if not self.placement.record_taken(server, begun_with, time.monotonic()):
+                return
+        reason = errors.get(begun_with) or self._clients[begun_with].last_failure
+        log.warning("Pulses go to %s now, not to %s: %s", server, begun_with, reason)
+
+    def _check_home(self, now: float) -> None:
+        with self._lock:
+            home = self.placement.pop_due_check(now)
+            left, self._left = self._left, None
+        if left is not None:
+            self._clients[left].close_idle()
+        if home is None or self._clients[home].retry_in():
+            return
+        try:
+            future = self._clients[home].submit(_CHECK)
+        except PacemakerUnavailableError:
+            return  # closed, or no thread is available now
+        future.add_done_callback(self._on_home_checked)
+
+    def _on_home_checked(self, future: Future[Message]) -> None:
+        # Runs in the loop's thread, which must not wait.
+        if future.exception() is not None:
+            return
+        with self._lock:
+            left = self.placement.return_home(time.monotonic())
+            home = self.placement.home
+            self._left = left or self._left
+        if left is not None:
+            log.info("Pulses go to %s again, as it answers, and not to %s", home, left)

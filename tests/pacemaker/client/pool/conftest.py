@@ -5,7 +5,7 @@ import pytest
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from support.pacemaker import PacemakerProcess
-from support.pools import TRY, address
+from support.pools import TRY, InOrder, address
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +44,13 @@ def own_daemons(mortals):
 
 @pytest.fixture
 def pool_of(stack):
-    """Make a pool over daemons and scripted peers."""
+    """Make a pool over daemons and scripted peers; pulses go to the first."""
 
     def make(*servers, **options):
         return stack.enter_context(
             PacemakerPool(
-                [address(server) for server in servers], **{"try_timeout": TRY, **options}
+                [address(server) for server in servers],
+                **{"try_timeout": TRY, "random": InOrder(), **options},
             )
         )
 

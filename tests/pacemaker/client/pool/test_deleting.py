@@ -36,7 +36,7 @@ def test_a_delete_that_any_server_refuses_is_refused(stack, daemons, pool_of, di
 def test_delete_reaches_a_frozen_server_later(own_daemons, pool_of, direct):
     first, second = own_daemons
     held = direct(second)
-    pool = pool_of(first, second, write_to=address(first))
+    pool = pool_of(first, second)
     for number in range(3):
         held.send_pulse(f"/w-{number}/x", b"")
     second.suspend()
@@ -49,7 +49,7 @@ def test_delete_reaches_a_frozen_server_later(own_daemons, pool_of, direct):
 def test_revived_server_shows_no_deleted_pulses(stack, daemons, pool_of, direct):
     first, second = daemons
     way = stack.enter_context(Proxy(address(second)))
-    pool = pool_of(first, way, write_to=address(first))
+    pool = pool_of(first, way)
     way.cut()
     pool.delete_path("/w")
     pool.delete_path("/v")
@@ -107,15 +107,15 @@ def test_forgotten_delete_is_completed_by_expiry(stack, direct):
 
 def test_a_newer_pulse_is_not_deleted_by_what_is_made_good(own_daemons, pool_of, direct):
     first, second = own_daemons
-    pool = pool_of(first, second, write_to=address(second))
+    pool = pool_of(second, first)
     direct(second).send_pulse("/w/old", b"old")
     second.suspend()
     pool.delete_path("/w")
     second.resume()
     until(lambda: pool.clients[address(second)].retry_in() == 0.0)
     pool.send_pulse("/w/new", b"new")
-    assert pool.write_server == address(second)
-    until(lambda: not pool._repair._missed.servers())
+    assert pool.sender.placement.current == address(second)
+    until(lambda: not pool._missed_deletes._missed)
     assert direct(second).children("/w") == ["new"]
 
 

@@ -91,4 +91,4 @@ def test_threads_and_descriptors_are_gone_at_the_end(daemons):
                 pool.send_pulse("/w", b"1")
                 assert pool.children("/") == ["w"]
                 pool.delete_path("/w")  # missed by one: a timer repeats it
-                until(lambda pool=pool: pool._repair._timer is not None)
+                until(lambda pool=pool: pool._missed_deletes._timer is not None)

@@ -281,7 +281,7 @@ def test_readings_are_all_pulses_at_and_below_a_path(daemons, pool_of, direct):
 def test_dead_server_is_logged_as_missing(own_daemons, pool_of, caplog):
     caplog.set_level(logging.INFO, "stormkeeper.pacemaker.client.pool")
     first, second = own_daemons
-    pool = pool_of(first, second, write_to=address(first))
+    pool = pool_of(first, second)
     pool.send_pulse("/w/a", b"1")
     second.kill()
     for _ in range(5):
@@ -298,7 +298,7 @@ def test_dead_server_is_logged_as_missing(own_daemons, pool_of, caplog):
 
 def test_frozen_server_costs_readers_one_try_once(own_daemons, pool_of):
     first, second = own_daemons
-    pool = pool_of(first, second, write_to=address(first))
+    pool = pool_of(first, second)
     pool.send_pulse("/w/a", b"1")
     second.suspend()
     children, took = timed(pool.children, "/w")
@@ -350,7 +350,7 @@ def test_a_refusal_counts_only_where_nobody_answers(stack, daemons, pool_of):
         for read in (pool.children, pool.get_pulse, pool.read):
             with pytest.raises(NotAuthorizedError, match="refused"):
                 read("/w")
-    pool = pool_of(refuses, daemons[0], write_to=address(daemons[0]))
+    pool = pool_of(daemons[0], refuses)
     pool.send_pulse("/w/a", b"1")
     assert pool.children("/w") == ["a"]
 

@@ -9,11 +9,12 @@ import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import LocalProtocolError, NotAuthorizedError, PacemakerUnavailableError
+from stormkeeper.pacemaker.client import pool_writes
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.pacemaker.wire import MessageType
 from support.pacemaker import PacemakerProcess, nobody
-from support.pools import TRY, address, timed
+from support.pools import TRY, InOrder, address, timed
 from support.scripted_pacemaker import (
     JavaPacemaker,
     ScriptedPacemaker,
@@ -31,46 +32,50 @@ def test_a_pulse_is_written_to_one_server_and_read_from_all(daemons, pool_of, di
     assert pool.get_pulse("/a/c") is None
     assert pool.get_pulse("/a/c") is None
     held = [daemon for daemon in daemons if direct(daemon).exists("/a/b")]
-    assert [address(daemon) for daemon in held] == [pool.write_server]
+    assert [address(daemon) for daemon in held] == [pool.sender.placement.current]
 
 
 def test_the_server_to_write_to_is_chosen_at_random():
     servers = [Address("a", number) for number in range(1, 4)]
-    chosen = [PacemakerPool(servers, random=Random(seed)).write_server for seed in range(60)]
+    chosen = [
+        PacemakerPool(servers, random=Random(seed)).sender.placement.current for seed in range(60)
+    ]
     for server in servers:
         assert chosen.count(server) > 5
-    assert PacemakerPool(servers, write_to=servers[1]).write_server == servers[1]
 
 
 @pytest.mark.parametrize("how", ["kill", "suspend"])
 def test_pulse_moves_from_dead_server_within_two_tries(how, own_daemons, pool_of, direct):
     first, second = own_daemons
-    pool = pool_of(first, second, write_to=address(first))
+    pool = pool_of(first, second)
     pool.send_pulse("/w", b"1")
     getattr(first, how)()
     _, took = timed(pool.send_pulse, "/w", b"2")
     assert took < 3 * TRY
-    assert pool.write_server == address(second)
+    assert pool.sender.placement.current == address(second)
     assert direct(second).get_pulse("/w") == b"2"
     _, took = timed(pool.send_pulse, "/w", b"3")
     assert took < TRY, "it stays with the server that took the pulse"
 
 
 @pytest.mark.parametrize("how", ["kill", "suspend"])
-def test_a_worker_goes_back_to_its_server_when_that_is_back(how, own_daemons, pool_of, direct):
+def test_a_worker_goes_back_to_its_server_when_that_is_back(
+    how, own_daemons, pool_of, direct, monkeypatch
+):
+    monkeypatch.setattr(pool_writes, "LOOK_SECS", 0.3)
     first, second = own_daemons
-    pool = pool_of(first, second, write_to=address(first), look_secs=0.3)
+    pool = pool_of(first, second)
     pool.send_pulse("/w", b"1")
     getattr(first, how)()
     pool.send_pulse("/w", b"2")
-    assert pool.write_server == address(second)
+    assert pool.sender.placement.current == address(second)
 
     def beats_at(server):
         """Beat, and say where that went; no beat waits for the server that is down."""
         _, took = timed(pool.send_pulse, "/w", b"3")
         assert took < TRY
         time.sleep(0.05)
-        return pool.write_server == address(server)
+        return pool.sender.placement.current == address(server)
 
     for _ in range(20):
         assert not beats_at(first)
@@ -83,20 +88,19 @@ def test_a_worker_goes_back_to_its_server_when_that_is_back(how, own_daemons, po
     assert pool.get_pulse("/w") == b"4"
 
 
-def test_writers_return_to_a_revived_server(stack):
+def test_writers_return_to_a_revived_server(stack, monkeypatch):
+    monkeypatch.setattr(pool_writes, "LOOK_SECS", 0.5)
     daemons = [stack.enter_context(PacemakerProcess()) for _ in range(3)]
     servers = [address(daemon) for daemon in daemons]
     writers = [
-        stack.enter_context(
-            PacemakerPool(servers, try_timeout=5.0, look_secs=0.5, random=Random(seed))
-        )
+        stack.enter_context(PacemakerPool(servers, try_timeout=5.0, random=Random(seed)))
         for seed in range(24)
     ]
 
     def beat():
         for number, writer in enumerate(writers):
             writer.send_pulse(f"/w/{number}", b"x")
-        return [writer.write_server for writer in writers]
+        return [writer.sender.placement.current for writer in writers]
 
     at_first = beat()
     assert set(at_first) == set(servers)
@@ -120,10 +124,11 @@ def test_check_of_home_without_thread_costs_no_write(stack, pool_of, monkeypatch
     asked = []
     servers = [stack.enter_context(ScriptedPacemaker(JavaPacemaker())) for _ in range(2)]
     home, other = map(address, servers)
-    pool = pool_of(*servers, write_to=home, look_secs=0.01)
+    monkeypatch.setattr(pool_writes, "LOOK_SECS", 0.01)
+    pool = pool_of(*servers)
     monkeypatch.setattr(pool.clients[home], "submit", lack)
     until(has_looked)
-    assert pool.write_server == other
+    assert pool.sender.placement.current == other
 
 
 def test_real_workers_pulse_moves_within_two_seconds(own_daemons, stack):
@@ -131,18 +136,18 @@ def test_real_workers_pulse_moves_within_two_seconds(own_daemons, stack):
 
     def is_soon_elsewhere():
         own_daemons[0].resume()
-        pool = stack.enter_context(PacemakerPool([first, second], write_to=first))
+        pool = stack.enter_context(PacemakerPool([first, second], random=InOrder()))
         pool.send_pulse("/w", b"1")
         own_daemons[0].suspend()
         _, took = timed(pool.send_pulse, "/w", b"2")
-        assert pool.write_server == second
+        assert pool.sender.placement.current == second
         return took < 2.0
 
     # Always, but for what else the machine has to do.
     until(is_soon_elsewhere)
 
 
-class NoDelay(Random):
+class NoDelay(InOrder):
     """Draws the least of every range, so that a server that failed is left alone for no time."""
 
     def uniform(self, a, b):  # noqa: ARG002
@@ -151,17 +156,17 @@ class NoDelay(Random):
 
 def test_a_server_that_hangs_is_tried_once_while_another_is_left(own_daemons, pool_of, caplog):
     first, second = own_daemons
-    pool = pool_of(first, second, write_to=address(first), random=NoDelay(1))
+    pool = pool_of(first, second, random=NoDelay(1))
     pool.send_pulse("/w", b"1")
     first.suspend()
     pool.send_pulse("/w", b"2")
-    assert pool.write_server == address(second)
+    assert pool.sender.placement.current == address(second)
     assert f"{first.address} did not answer a request to store /w (1 try in " in caplog.text
 
 
 def test_all_down_is_a_bounded_error_until_one_returns(own_daemons, pool_of):
     first, second = own_daemons
-    pool = pool_of(first, second, write_to=address(first), write_deadline=5.0)
+    pool = pool_of(first, second)
     pool.send_pulse("/w", b"1")
     for daemon in own_daemons:
         daemon.kill()
@@ -191,7 +196,7 @@ def test_every_try_of_a_write_is_counted(stack, pool_of):
 
 
 def test_all_frozen_is_an_error_in_bounded_time(own_daemons, pool_of):
-    pool = pool_of(*own_daemons, write_deadline=5.0)
+    pool = pool_of(*own_daemons)
     pool.send_pulse("/w", b"1")
     for daemon in own_daemons:
         daemon.suspend()
@@ -206,7 +211,7 @@ def test_all_frozen_is_an_error_in_bounded_time(own_daemons, pool_of):
 
 def test_64_threads_lose_no_pulse_when_a_server_is_killed(own_daemons, pool_of):
     first, second = own_daemons
-    pool = pool_of(first, second, write_to=address(first), try_timeout=5.0)
+    pool = pool_of(first, second, try_timeout=5.0)
     written = []
     killed = threading.Event()
 
@@ -232,9 +237,9 @@ def test_64_threads_lose_no_pulse_when_a_server_is_killed(own_daemons, pool_of):
 
 def test_a_refused_write_goes_to_the_next_server(stack, daemons, pool_of):
     refuses = stack.enter_context(ScriptedPacemaker(refusing))
-    pool = pool_of(refuses, daemons[0], write_to=address(refuses))
+    pool = pool_of(refuses, daemons[0])
     pool.send_pulse("/w", b"1")
-    assert pool.write_server == address(daemons[0])
+    assert pool.sender.placement.current == address(daemons[0])
 
 
 def test_a_write_that_all_refuse_is_refused(daemons, pool_of):
