@@ -6,7 +6,7 @@ The liveness query reads no values, so the newest pulse of each silent worker is
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
@@ -89,14 +89,7 @@ class LastPulses:
             return pulses_of([_path(*worker) for worker in by_server[client.address]])
 
         try:
-            outcomes = ask_all(
-                clients,
-                question,
-                try_timeout=patience,
-                deadline=patience,
-                tries=Counter(),
-                started=time.monotonic(),
-            )
+            outcomes = ask_all(clients, question, try_timeout=patience, deadline=patience)
         finally:
             for client in clients:
                 client.close()

@@ -1,13 +1,16 @@
 """What is listed of several servers is what the bulk read finds, whatever lies and lay on them."""
 
-from types import SimpleNamespace
-
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError
-from stormkeeper.pacemaker.client.pool_reads import Outcomes, names_that_count, newest_of_each
+from stormkeeper.pacemaker.client.pool_reads import (
+    Outcomes,
+    in_doubt,
+    names_that_count,
+    newest_of_each,
+)
 from stormkeeper.pacemaker.client.server_reads import contents_below, names_below
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
@@ -41,7 +44,6 @@ class Cluster:
     def __init__(self, course):
         self.clock = Clock()
         self.servers = {ONE: Ours(self.clock), OTHER: Ours(self.clock), JAVA: Java({})}
-        self.clients = {server: SimpleNamespace(address=server) for server in self.servers}
         for number, (server, path, is_deleted) in enumerate(course):
             self.clock.now += 1.0
             store, value = self.servers[server].store, heartbeat(number)
@@ -55,25 +57,18 @@ class Cluster:
                     store.delete(path.encode())
 
     def names(self, path):
-        return {
-            server: ask(names_below([path]), reply)[0][path]
-            for server, reply in self.servers.items()
-        }
+        return {server: ask(names_below(path), reply)[0] for server, reply in self.servers.items()}
 
     def listed(self, path, *, gone=None):
         """The names that count where a server is gone after the first answer."""
-
-        def put(question_for, clients):
-            outcomes = Outcomes()
-            for client in clients:
-                server = client.address
-                if server == gone:
-                    outcomes.failed[server] = PacemakerUnavailableError("gone")
-                else:
-                    outcomes.answered[server], _ = ask(question_for(client), self.servers[server])
-            return outcomes
-
-        return names_that_count(path, self.names(path), self.clients, put)
+        names, read = self.names(path), Outcomes()
+        for server in (ONE, OTHER) if in_doubt(names) else ():
+            if server == gone:
+                read.failed[server] = PacemakerUnavailableError("gone")
+            else:
+                question = contents_below(path, server, self.clock.elapsed, values=False)
+                read.answered[server], _ = ask(question, self.servers[server])
+        return names_that_count(path, names, read)
 
     def read(self, path, *, without=None):
         """The names below a path that the bulk read has something of."""

@@ -6,8 +6,6 @@ clients do the same, so both can share the servers.
 """
 
 import logging
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
@@ -35,6 +33,7 @@ from stormkeeper.pacemaker.client.pool_reads import (
     Outcomes,
     Readings,
     ask_all,
+    in_doubt,
     names_that_count,
     newest_of_each,
     stopwatch,
@@ -153,34 +152,28 @@ class PacemakerPool:
 
     def reading(self, path: str) -> Heartbeat | None:
         elapsed = stopwatch()
-        answers = self._ask_all(lambda client: copy_of(path, client.address, elapsed))
-        return newest_of_each({path: copy} for copy in answers if copy is not None).get(path)
+        outcomes = self._read_all(lambda client: copy_of(path, client.address, elapsed))
+        copies = (outcomes.answered.get(server) for server in self._clients)
+        return newest_of_each({path: copy} for copy in copies if copy is not None).get(path)
 
     def children(self, path: str) -> list[str]:
         """Return the sorted names directly below `path` on any server, as `read` finds names.
 
-        Costs two small requests per server, and two more per name that a server lists and another
-        has deleted; pulses are read only if doubt remains.
+        Costs two small requests per server. If a server lists a name that another has deleted, ages
+        are read as well.
         """
-        if len(self._clients) == 1:
-            request = Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)
-            (answer,) = self._ask_all(lambda _: one_request(request))
-            return sorted(set(answer.nodes or ()))
-        outcomes = self._outcomes_of_all(lambda _: names_below([path]))
-        names = {server: answer[path] for server, answer in outcomes.answered.items()}
-        missed = dict(outcomes.failed)
-
-        def ask(
-            question_for: Callable[[PacemakerClient], Question[T]],
-            clients: Iterable[PacemakerClient],
-        ) -> Outcomes[T]:
-            outcomes = self._ask_until_answered(question_for, clients)
-            missed.update(outcomes.failed)
-            return outcomes
-
-        found = names_that_count(path, names, self._clients, ask)
-        self._missing.note(missed)
-        return sorted(found)
+        outcomes = self._read_all(lambda _: names_below(path))
+        names = outcomes.answered
+        read: Outcomes[ServerContents] = Outcomes()
+        if in_doubt(names):
+            elapsed = stopwatch()
+            read = self._ask(
+                lambda client: contents_below(path, client.address, elapsed, values=False),
+                # A Java Pacemaker's names are never in doubt.
+                [self._clients[server] for server in names if names[server].deleted is not None],
+            )
+            self._missing.note(outcomes.failed | read.failed)
+        return sorted(names_that_count(path, names, read))
 
     def read(self, path: str, *, values: bool = True, hurried: bool = False) -> Readings:
         """Read the newest pulse of every path at and below `path`, in bulk.
@@ -192,7 +185,7 @@ class PacemakerPool:
         elapsed = stopwatch()
 
         def ask(*, values: bool) -> Outcomes[ServerContents]:
-            return self._outcomes_of_all(
+            return self._read_all(
                 lambda client: contents_below(path, client.address, elapsed, values=values),
                 hurried=hurried,
             )
@@ -215,7 +208,7 @@ class PacemakerPool:
     def server_infos(self) -> "dict[Address, ServerInfo | StormkeeperError | None]":
         """Return each server's description, None from a Java Pacemaker, or an error."""
         request = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
-        outcomes = self._ask_until_answered(lambda _: one_request(request), self._clients.values())
+        outcomes = self._ask(lambda _: one_request(request), self._clients.values())
         infos: dict[Address, ServerInfo | StormkeeperError | None] = {}
         for address in self._order:
             if address in outcomes.failed:
@@ -234,7 +227,7 @@ class PacemakerPool:
         `PacemakerUnavailableError`. Raises `NotAuthorizedError` if a server refused.
         """
         request = Message(MessageType.DELETE_PATH, path=path)
-        outcomes = self._ask_until_answered(lambda _: one_request(request), self._clients.values())
+        outcomes = self._ask(lambda _: one_request(request), self._clients.values())
         refusals: list[NotAuthorizedError] = []
         for address, error in outcomes.failed.items():
             if isinstance(error, NotAuthorizedError):
@@ -246,53 +239,34 @@ class PacemakerPool:
             raise join_errors(refusals)
         self._check(outcomes)
 
-    def _ask_all(self, question_for: Callable[[PacemakerClient], Question[T]]) -> list[T]:
-        answers = self._outcomes_of_all(question_for).answered
-        return [answers[server] for server in self._order if server in answers]
-
-    def _outcomes_of_all(
+    def _read_all(
         self, question_for: Callable[[PacemakerClient], Question[T]], *, hurried: bool = False
     ) -> Outcomes[T]:
-        outcomes = self._ask_until_answered(question_for, self._clients.values(), hurried=hurried)
+        outcomes = self._ask(question_for, self._clients.values(), hurried=hurried)
         self._check(outcomes)
         self._missing.note(outcomes.failed)
         return outcomes
 
-    def _ask_until_answered(
+    def _ask(
         self,
         question_for: Callable[[PacemakerClient], Question[T]],
         clients: Iterable[PacemakerClient],
         *,
         hurried: bool = False,
     ) -> Outcomes[T]:
-        clients = list(clients)
-        started = time.monotonic()
-        end = started + self._deadline
-        tries: Counter[Address] = Counter()
-
         def begin(client: PacemakerClient) -> Question[T]:
             # Deletes sent ahead of a failed try have failed too.
             self._missed_deletes.send(client)
             return question_for(client)
 
-        for _ in range(1 if hurried else 1 + self._retries):
-            outcomes = ask_all(
-                clients,
-                begin,
-                try_timeout=self._try_timeout,
-                deadline=max(0.0, end - time.monotonic()),
-                tries=tries,
-                started=started,
-                hurried=hurried,
-            )
-            final = (NotAuthorizedError, PacemakerClosedError)
-            if (
-                outcomes.answered
-                or any(isinstance(error, final) for error in outcomes.failed.values())
-                or time.monotonic() >= end
-            ):
-                break
-        return outcomes
+        return ask_all(
+            clients,
+            begin,
+            try_timeout=self._try_timeout,
+            deadline=self._deadline,
+            retries=self._retries,
+            hurried=hurried,
+        )
 
     def _check(self, outcomes: Outcomes[T]) -> None:
         if any(isinstance(error, PacemakerClosedError) for error in outcomes.failed.values()):

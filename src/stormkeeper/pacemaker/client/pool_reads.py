@@ -12,8 +12,7 @@ A worker that moved leaves older or deleted copies on other servers:
   the heartbeat, also against the newest copy with an age, which wins a tie.
 
 A listing finds the names that the bulk read would find. A name is certain if a server lists the
-name and no other server has tombstones there. A name in doubt counts if a name below is certain;
-the pulses of names still in doubt are read.
+name and no other server has tombstones there. If other names are in doubt, ages are read in bulk.
 """
 
 import logging
@@ -24,13 +23,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import (
+    NotAuthorizedError,
     PacemakerClosedError,
     PacemakerUnavailableError,
     RemoteProtocolError,
@@ -44,8 +43,7 @@ from stormkeeper.pacemaker.client.server_reads import (
     ListedNames,
     Question,
     Round,
-    copies_below_each,
-    names_below,
+    ServerContents,
 )
 from stormkeeper.pacemaker.wire import TOMBSTONE, Message
 
@@ -78,38 +76,38 @@ class _Asked(Generic[T]):
     def __init__(self, client: PacemakerClient) -> None:
         self.client = client
         self.question: Question[T]
-        self.answers: list[Message | None] = []
-        self.missing = 0
-        #: To ignore answers of earlier rounds.
-        self.round = 0
+        #: The answers of the current round, and those that are not there yet.
+        self.round: list[Future[Message]] = []
+        self.missing: set[Future[Message]] = set()
         self.is_patient = not client.suspect
         self.has_second_chance = self.is_patient
 
 
 class _Fanout(Generic[T]):
+    """A question to several servers; `ask` asks each once, or twice after a quick failure."""
+
     def __init__(
         self,
         question_for: Callable[[PacemakerClient], Question[T]],
         *,
         quick: float,
-        end: float,
-        tries: Counter[Address],
-        started: float,
+        deadline: float,
         hurried: bool,
     ) -> None:
-        self._hurried = hurried
         self._question_for = question_for
-        self._tries = tries
-        self._started = started
-        self._quick_until = time.monotonic() + quick
-        self._end = end
-        #: (question, round, index of the request, answer)
-        self._events: queue.SimpleQueue[tuple[_Asked[T], int, int, Future[Message]]]
-        self._events = queue.SimpleQueue()
+        self._quick = quick
+        self._hurried = hurried
+        self._started = time.monotonic()
+        self.end = self._started + deadline
+        self._quick_until = self._started
+        self._tries: Counter[Address] = Counter()
+        self._answers: queue.SimpleQueue[tuple[_Asked[T], Future[Message]]] = queue.SimpleQueue()
         self._open: list[_Asked[T]] = []
-        self.outcomes: Outcomes[T] = Outcomes()
+        self._outcomes: Outcomes[T] = Outcomes()
 
-    def run(self, clients: Iterable[PacemakerClient]) -> None:
+    def ask(self, clients: Sequence[PacemakerClient]) -> Outcomes[T]:
+        self._quick_until = time.monotonic() + self._quick
+        self._open, self._outcomes = [], Outcomes()
         everyone: list[_Asked[T]] = [_Asked(client) for client in clients]
         all_are_suspects = not any(asked.is_patient for asked in everyone)
         for asked in everyone:
@@ -128,12 +126,12 @@ class _Fanout(Generic[T]):
                 grace_end = None
             elif grace_end is None:
                 grace_end = now + GRACE
-            until = self._end if grace_end is None else min(grace_end, self._end)
+            until = self.end if grace_end is None else min(grace_end, self.end)
             try:
-                event = self._events.get(timeout=max(0.0, until - now))
+                asked, answer = self._answers.get(timeout=max(0.0, until - now))
             except queue.Empty:
                 break
-            self._take(*event)
+            self._take(asked, answer)
         for asked in self._open:
             self._give_up_on(
                 asked,
@@ -142,6 +140,7 @@ class _Fanout(Generic[T]):
                 else f"failed before ({asked.client.last_failure}) and did not answer within"
                 f" {GRACE:g} s after the others",
             )
+        return self._outcomes
 
     def _start(self, asked: _Asked[T]) -> None:
         question = self._question_for(asked.client)
@@ -150,49 +149,45 @@ class _Fanout(Generic[T]):
         self._step(asked, lambda: next(question))
 
     def _step(self, asked: _Asked[T], go_on: Callable[[], Round]) -> None:
+        asked.round, asked.missing = [], set()
         try:
             requests, meanwhile = go_on()
-            asked.round += 1
-            asked.answers = [None] * len(requests)
-            asked.missing = len(requests)
-            left = self._end - time.monotonic()
+            left = self.end - time.monotonic()
             tries = self._tries[asked.client.address]
-            for place, message in enumerate(requests):
+            for message in requests:
                 future = asked.client.submit(
                     message, deadline=left, started=self._started, tries=tries
                 )
-                future.add_done_callback(partial(self._arrived, asked, asked.round, place))
+                asked.round.append(future)
+                future.add_done_callback(lambda future: self._answers.put((asked, future)))
+            asked.missing.update(asked.round)
             if meanwhile is not None:
                 meanwhile()
         except StopIteration as end:
             self._open.remove(asked)
-            self.outcomes.answered[asked.client.address] = end.value
+            self._outcomes.answered[asked.client.address] = end.value
         except StormkeeperError as error:
-            self._failed(asked, error)
+            self._fail(asked, error)
 
-    def _arrived(self, asked: _Asked[T], round_: int, place: int, future: Future[Message]) -> None:
-        self._events.put((asked, round_, place, future))
-
-    def _take(self, asked: _Asked[T], round_: int, place: int, future: Future[Message]) -> None:
-        if asked.round != round_:
+    def _take(self, asked: _Asked[T], future: Future[Message]) -> None:
+        if future not in asked.missing:
             return  # an answer of a failed round
         error = future.exception()
         if isinstance(error, UnsupportedExtensionError):
             unsupported = error
             self._step(asked, lambda: asked.question.throw(unsupported))
         elif isinstance(error, StormkeeperError):
-            self._failed(asked, error)
+            self._fail(asked, error)
         else:
             asked.is_patient = True  # the server answers, so wait for it
-            asked.answers[place] = future.result()
-            asked.missing -= 1
-            if asked.missing == 0:
-                answers = [answer for answer in asked.answers if answer is not None]
+            asked.missing.remove(future)
+            if not asked.missing:
+                answers = [answer.result() for answer in asked.round]
                 self._step(asked, lambda: asked.question.send(answers))
 
-    def _failed(self, asked: _Asked[T], error: StormkeeperError) -> None:
+    def _fail(self, asked: _Asked[T], error: StormkeeperError) -> None:
         asked.question.close()
-        asked.round += 1
+        asked.missing.clear()
         if (
             asked.has_second_chance
             and time.monotonic() < self._quick_until
@@ -203,11 +198,12 @@ class _Fanout(Generic[T]):
             self._start(asked)
         else:
             self._open.remove(asked)
-            self.outcomes.failed[asked.client.address] = error
+            self._outcomes.failed[asked.client.address] = error
 
     def _give_up_on(self, asked: _Asked[T], reason: str) -> None:
+        asked.missing.clear()
         address = asked.client.address
-        self.outcomes.failed[address] = PacemakerUnavailableError(f"{address} {reason}")
+        self._outcomes.failed[address] = PacemakerUnavailableError(f"{address} {reason}")
 
 
 def ask_all(
@@ -216,21 +212,28 @@ def ask_all(
     *,
     try_timeout: float,
     deadline: float,
-    tries: Counter[Address],
-    started: float,
+    retries: int = 0,
     hurried: bool = False,
 ) -> Outcomes[T]:
-    """Put a question to all servers at once.
+    """Put a question to all servers at once, and again while no server answers.
 
-    `deadline` is in seconds; `started` (monotonic) and `tries`, which is updated, appear in errors.
-    With `hurried` a server that failed just before is not tried.
+    `deadline` is in seconds, for all tries. With `hurried` there are no retries, and a server that
+    failed just before is not tried.
     """
-    end, quick = time.monotonic() + deadline, _QUICK * try_timeout
+    clients = list(clients)
     fanout: _Fanout[T] = _Fanout(
-        question_for, quick=quick, end=end, tries=tries, started=started, hurried=hurried
+        question_for, quick=_QUICK * try_timeout, deadline=deadline, hurried=hurried
     )
-    fanout.run(clients)
-    return fanout.outcomes
+    for _ in range(1 if hurried else 1 + retries):
+        outcomes = fanout.ask(clients)
+        final = (NotAuthorizedError, PacemakerClosedError)
+        if (
+            outcomes.answered
+            or any(isinstance(error, final) for error in outcomes.failed.values())
+            or time.monotonic() >= fanout.end
+        ):
+            break
+    return outcomes
 
 
 #: Seconds until a missing server is logged again.
@@ -372,51 +375,16 @@ def _payload_time(copy: Heartbeat) -> float:
         return float("-inf")
 
 
-_Ask = Callable[
-    [Callable[[PacemakerClient], Question[Any]], Sequence[PacemakerClient]], Outcomes[Any]
-]
-
-
 def names_that_count(
-    path: str,
-    names: Mapping[Address, ListedNames],
-    clients: Mapping[Address, PacemakerClient],
-    ask: _Ask,
+    path: str, names: Mapping[Address, ListedNames], read: Outcomes[ServerContents]
 ) -> set[str]:
     """Return the names directly below `path` with pulses that are not deleted.
 
-    The names of a server that does not answer now all count.
+    `read` has the pulses of Stormkeeper's servers. The names of a server that failed all count.
     """
-    doubtful = in_doubt(names)
-    alive = {name for some in names.values() for name in some.listed} - doubtful
-    if not doubtful:
-        return alive
-    # A Java Pacemaker's names are never in doubt.
-    ours = [
-        client
-        for server, client in clients.items()
-        if server in names and names[server].deleted is not None
-    ]
+    found = {name for some in names.values() for name in some.listed} - in_doubt(names)
+    for server in read.failed:
+        found |= names[server].listed
     top = path.rstrip("/") + "/"
-    paths = {top + name: name for name in sorted(doubtful)}
-
-    def ask_ours(question_for: Callable[[PacemakerClient], Question[T]]) -> dict[Address, T]:
-        outcomes = ask(question_for, ours)
-        for server in outcomes.failed:
-            alive.update(names[server].listed)
-        return outcomes.answered
-
-    below = ask_ours(lambda _: names_below(list(paths)))
-    for there, name in paths.items():
-        at = {server: answer[there] for server, answer in below.items()}
-        if {child for some in at.values() for child in some.listed} - in_doubt(at):
-            alive.add(name)
-    unclear = [there for there, name in paths.items() if name not in alive]
-    if unclear:
-        elapsed = stopwatch()
-        copies = ask_ours(lambda client: copies_below_each(unclear, client.address, elapsed))
-        found = newest_of_each(
-            copies[client.address] for client in ours if client.address in copies
-        )
-        alive.update(there[len(top) :].partition("/")[0] for there in found)
-    return alive
+    below = newest_of_each(contents.copies for contents in read.answered.values())
+    return found | {there[len(top) :].partition("/")[0] for there in below if there.startswith(top)}

@@ -11,7 +11,8 @@ pulses; a path that is no valid expression is not listed, as the request would e
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -139,35 +140,13 @@ def pulses_of(paths: Sequence[str]) -> Question[dict[str, bytes | None]]:
     return found
 
 
-def names_below(paths: Sequence[str]) -> Question[dict[str, ListedNames]]:
-    deleted = yield from _nodes(MessageType.DELETED, paths)
-    listed = yield from _nodes(MessageType.GET_ALL_NODES_FOR_PATH, paths)
-    return {path: ListedNames(listed[path] or frozenset(), deleted[path]) for path in paths}
-
-
-def _nodes(kind: MessageType, paths: Sequence[str]) -> Question[dict[str, frozenset[str] | None]]:
-    nodes: dict[str, frozenset[str] | None] = dict.fromkeys(paths)
-    try:
-        for first in range(0, len(paths), _WIDTH):
-            some = paths[first : first + _WIDTH]
-            answers = yield Round([Message(kind, path=path) for path in some])
-            nodes |= {
-                path: frozenset(answer.nodes or ())
-                for path, answer in zip(some, answers, strict=True)
-            }
-    except UnsupportedExtensionError:
-        if kind is not MessageType.DELETED:
-            raise
-    return nodes
-
-
-def copies_below_each(
-    paths: Iterable[str], server: Address, elapsed: Callable[[], float]
-) -> Question[dict[str, Heartbeat]]:
-    found: dict[str, Heartbeat] = {}
-    for path in paths:
-        found |= (yield from contents_below(path, server, elapsed)).copies
-    return found
+def names_below(path: str) -> Question[ListedNames]:
+    deleted: frozenset[str] | None = None
+    with suppress(UnsupportedExtensionError):
+        answer = yield from one_request(Message(MessageType.DELETED, path=path))
+        deleted = frozenset(answer.nodes or ())
+    answer = yield from one_request(Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path))
+    return ListedNames(frozenset(answer.nodes or ()), deleted)
 
 
 def _scan(

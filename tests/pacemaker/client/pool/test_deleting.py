@@ -3,8 +3,7 @@
 import pytest
 
 from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError
-from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client import pool as pool_module
+from stormkeeper.pacemaker.client import PacemakerClient, pool_reads
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from support.pacemaker import PacemakerProcess
 from support.pools import TRY, address
@@ -72,16 +71,16 @@ def test_server_revived_during_retries_shows_no_deleted_pulses(
     for path in ("/w/x", "/kept"):
         client.send_pulse(path, b"")
     way.cut()
-    ask_all, failed = pool_module.ask_all, []
+    ask_once, failed = pool_reads._Fanout.ask, []
 
-    def ask(*args, **options):
-        outcomes = ask_all(*args, **options)
+    def ask(*args):
+        outcomes = ask_once(*args)
         if outcomes.failed and is_read and not failed:
             failed.append(outcomes)
             way.mend()
         return outcomes
 
-    monkeypatch.setattr(pool_module, "ask_all", ask)
+    monkeypatch.setattr(pool_reads._Fanout, "ask", ask)
     is_read = False
     with pytest.raises(PacemakerUnavailableError):
         pool.delete_path("/w")
