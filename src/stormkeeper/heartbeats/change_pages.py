@@ -160,7 +160,6 @@ def pages_of_part(
     *,
     page_size: int = 0,
     values: bool = True,
-    clock: Callable[[], float] = time.time,
 ) -> Iterator[ChangePage]:
     """Read the changes since a position in a part of the names below a path, as `pages`.
 
@@ -170,11 +169,11 @@ def pages_of_part(
     names = filter(part.has, sorted(_names(client, path)))
     below = [f"{path.rstrip('/')}/{name}" for name in names]
     requests = [_request(each, position, page_size, values) for each in below]
-    firsts = client.ask_ahead(requests, _AHEAD, clock)
+    firsts = client.ask_ahead(requests, _AHEAD)
     for request, first in zip(requests, firsts, strict=True):
-        yield from _pages_from(client, request, first, clock)
+        yield from _pages_from(client, request, first, time.time)
     if part.number == 0:
-        yield from _exactly(client, path, position, values, clock)
+        yield from _exactly(client, path, position, values)
 
 
 def _names(client: PacemakerClient, path: str) -> set[str]:
@@ -185,7 +184,7 @@ def _names(client: PacemakerClient, path: str) -> set[str]:
 
 
 def _exactly(
-    client: PacemakerClient, path: str, position: Position, values: bool, clock: Callable[[], float]
+    client: PacemakerClient, path: str, position: Position, values: bool
 ) -> Iterator[ChangePage]:
     with contextlib.suppress(UnsupportedExtensionError):
         answer = client.ask(Message(MessageType.HELD, path=path)).changes
@@ -198,7 +197,7 @@ def _exactly(
         ]
         if found:
             now = Position(answer.instance, answer.revision)
-            yield ChangePage(found, clock(), now, is_anew=is_other)
+            yield ChangePage(found, time.time(), now, is_anew=is_other)
 
 
 def _changes(columns: Columns[str], *, values: bool) -> list[PathChange]:
@@ -249,15 +248,15 @@ def look(
     position: Position | None = None,
     *,
     values: bool = True,
-    clock: Callable[[], float] = time.monotonic,
 ) -> ServerReading:
     """Read the changes since a position, and the server's details; see `pages`.
 
-    Raises `PacemakerUnavailableError` also after a restart meanwhile.
+    The pages have times of the monotonic clock. Raises `PacemakerUnavailableError` also after a
+    restart meanwhile.
     """
     found: list[ChangePage] = []
     is_anew = position is None
-    for page in pages(client, path, position, values=values, clock=clock):
+    for page in pages(client, path, position, values=values, clock=time.monotonic):
         if page.is_anew:
             is_anew = True
             found.clear()

@@ -1,14 +1,16 @@
 """Questions to a real pulse store and to a Java Pacemaker, without any connection."""
 
+import contextlib
+
 import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.client.server_reads import (
     Heartbeat,
-    JavaReader,
     contents_below,
     copy_of,
+    java_pulses,
     one_request,
 )
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
@@ -164,11 +166,13 @@ def test_the_copy_of_a_java_pacemaker_has_no_age(clock):
 
 def read(path, reply):
     """Read to the end; return the pulses, and the requests of each round."""
-    reader, found, rounds = JavaReader(path), [], []
-    while requests := reader.requests():
-        rounds.append([(request.type, request.path) for request in requests])
-        found += reader.answered([reply(request) for request in requests])
-        assert len(rounds) < 1000
+    found, rounds = {}, []
+    question = java_pulses(path, found)
+    with contextlib.suppress(StopIteration):
+        requests, _ = next(question)
+        while len(rounds) < 1000:
+            rounds.append([(request.type, request.path) for request in requests])
+            requests, _ = question.send([reply(request) for request in requests])
     return found, rounds
 
 
@@ -179,20 +183,20 @@ def java(store):
 def test_pulses_of_java_are_found_and_not_listed_below():
     store = {f"/workerbeats/wc-{n % 3}/{n}": b"%d" % n for n in range(9)}
     found, rounds = read("/workerbeats", java(store))
-    assert dict(found) == store
+    assert found == store
     asked = [path for requests in rounds for kind, path in requests if kind == 8]
     assert sorted(asked) == ["/workerbeats", *(f"/workerbeats/wc-{n}" for n in range(3))]
 
 
 def test_pulses_below_a_root_with_a_pulse_are_found():
     store = {"/a": b"1", "/a/b": b"2", "/ab": b"3"}
-    assert dict(read("/a", java(store))[0]) == {"/a": b"1", "/a/b": b"2"}
+    assert read("/a", java(store))[0] == {"/a": b"1", "/a/b": b"2"}
 
 
 def test_nothing_is_asked_beyond_a_full_connection_at_once():
     store = {f"/w/{number}": b"%d" % number for number in range(250)}
     found, rounds = read("/w", java(store))
-    assert dict(found) == store
+    assert found == store
     assert max(map(len, rounds)) == 100
     assert sum(map(len, rounds)) == 252
 
@@ -206,7 +210,7 @@ def test_names_that_are_listed_by_mistake_lead_nowhere():
             answer.nodes.append("wc-1-17")
         return answer
 
-    assert read("/w", reply)[0] == [Pulse("/w/wc-1-1700000000/b", b"2")]
+    assert read("/w", reply)[0] == {"/w/wc-1-1700000000/b": b"2"}
 
 
 def test_it_ends_though_every_path_lists_another():
@@ -216,12 +220,12 @@ def test_it_ends_though_every_path_lists_another():
         return Message(9, 0, nodes=["again", "again"])
 
     found, rounds = read("/a", reply)
-    assert found == []
+    assert found == {}
     assert len(rounds) == 2 * 16 + 1
 
 
 def test_nobody_looks_below_a_name_that_would_end_the_server():
     store = {"/w/wc-1/a": b"1", "/w/wc(1/a": b"2", "/w/x": b"3"}
     found, rounds = read("/w", java(store))
-    assert dict(found) == {"/w/wc-1/a": b"1", "/w/x": b"3"}
+    assert found == {"/w/wc-1/a": b"1", "/w/x": b"3"}
     assert all("(" not in path for requests in rounds for kind, path in requests if kind == 8)

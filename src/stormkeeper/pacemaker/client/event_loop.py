@@ -31,11 +31,6 @@ class ClientEventLoop:
         self._stop = asyncio.Event()
 
     @property
-    def is_forked(self) -> bool:
-        """Whether this is a fork, which lacks the thread."""
-        return os.getpid() != self._pid
-
-    @property
     def is_current(self) -> bool:
         return threading.current_thread() is self._thread
 
@@ -44,7 +39,7 @@ class ClientEventLoop:
 
         Raises `PacemakerUnavailableError` in a fork of the process or without threads or files.
         """
-        if self.is_forked:
+        if os.getpid() != self._pid:
             # A lost thread may hold the lock.
             raise PacemakerUnavailableError(
                 f"{self._name} was made in process {self._pid} and cannot be used in its fork"
@@ -58,14 +53,14 @@ class ClientEventLoop:
     def call(self, step: Callable[..., object], *arguments: object) -> None:
         """Call `step` in the loop's thread, unless the loop is closed."""
         loop = self._loop
-        if loop is not None and not self.is_forked:
+        if loop is not None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(step, *arguments)
 
     def close(self) -> None:
         """End the thread, also from a callback. Idempotent."""
         thread = self._thread
-        if self.is_forked or thread is None:
+        if thread is None:
             return
         self.call(self._stop.set)
         if not self.is_current:

@@ -32,7 +32,7 @@ from stormkeeper.pacemaker.client.protocol import (
     type_name,
 )
 from stormkeeper.pacemaker.client.server_link import ServerLink
-from stormkeeper.pacemaker.client.server_reads import JavaReader, server_info_of
+from stormkeeper.pacemaker.client.server_reads import java_pulses, server_info_of
 from stormkeeper.pacemaker.wire import (
     DEFAULT_MAX_SIZE,
     RESERVED_PATH,
@@ -291,11 +291,18 @@ class PacemakerClient:
 
         Pulses below a pulse other than `path` are not found.
         """
-        reader = JavaReader(path)
-        while requests := reader.requests():
-            pulses = reader.answered([answer for answer, _ in self.ask_ahead(requests)])
-            if pulses:
-                yield pulses
+        found: dict[str, bytes] = {}
+        reading = java_pulses(path, found)
+        requests, _ = next(reading)
+        while requests:
+            answers = [answer for answer, _ in self.ask_ahead(requests)]
+            try:
+                requests, _ = reading.send(answers)
+            except StopIteration:
+                requests = ()
+            if found:
+                yield [Pulse(*pulse) for pulse in found.items()]
+                found.clear()
 
     def delete_path(self, path: str) -> None:
         """Delete every pulse at and below `path`."""

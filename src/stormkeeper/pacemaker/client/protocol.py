@@ -42,8 +42,6 @@ NEVER: Final = float("inf")
 #: Requests under way, as in Storm's client.
 MAX_IN_FLIGHT: Final = 100
 
-MAX_MESSAGE_ID: Final = 0x7FFFFFFF
-
 #: The i32 message id and the stop of the struct.
 _ID_AND_STOP: Final = 5
 
@@ -117,11 +115,9 @@ def with_message_id(frame: bytes, message_id: int) -> bytes:
 class InFlight:
     """Unanswered requests of a connection."""
 
-    def __init__(self, *, limit: int = MAX_IN_FLIGHT, last_id: int = MAX_MESSAGE_ID) -> None:
+    def __init__(self) -> None:
         #: (id, call, time of sending), oldest first.
         self._entries: deque[tuple[int, ClientCall, float]] = deque()
-        self._limit = limit
-        self._last_id = last_id
         self._next_id = 0
         self._last_life = self._last_answer = float("-inf")
 
@@ -130,17 +126,10 @@ class InFlight:
 
     @property
     def has_room(self) -> bool:
-        return len(self._entries) < self._limit and not self.is_exhausted
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether all message ids are used."""
-        return self._next_id > self._last_id
+        return len(self._entries) < MAX_IN_FLIGHT
 
     def add(self, call: ClientCall, now: float) -> int:
         """Add a call; return the message id."""
-        if not self.has_room:
-            raise AssertionError("a request was sent without asking has_room")
         message_id = self._next_id
         self._next_id += 1
         self._entries.append((message_id, call, now))
@@ -200,15 +189,11 @@ class ClientProtocol:
         *,
         try_timeout: float,
         method: str | None = None,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        last_message_id: int = MAX_MESSAGE_ID,
     ) -> None:
         self._peer = peer
         self._backoff = backoff
         self._try_timeout = try_timeout
         self._method = method
-        self._max_in_flight = max_in_flight
-        self._last_message_id = last_message_id
         self.state = LinkState.DOWN
         self._waiting: deque[ClientCall] = deque()
         #: Unsettled calls, without the client's own question.
@@ -224,7 +209,7 @@ class ClientProtocol:
 
     def _forget_connection(self) -> None:
         self.state = LinkState.DOWN
-        self._in_flight = InFlight(limit=self._max_in_flight, last_id=self._last_message_id)
+        self._in_flight = InFlight()
         #: None until the server has described itself.
         self._extensions: frozenset[str] | None = None
         #: Calls that wait for the description.
@@ -400,10 +385,6 @@ class ClientProtocol:
         if frames:
             self.effects.append(Send(b"".join(frames)))
             self._arm(self._stuck_at())
-        if self._in_flight.is_exhausted and not self._in_flight:
-            self.effects.append(Drop("every message id was used"))
-            self._forget_connection()
-            self._advance(now)
 
     def _may_send(self, call: ClientCall, now: float) -> bool:
         """Return whether to send `call` now; else hold or refuse the call."""

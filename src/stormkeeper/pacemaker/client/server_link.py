@@ -263,21 +263,17 @@ class ServerLink:
         return future
 
     def retry_in(self) -> float:
-        if self._loop.is_forked:
-            return 0.0  # `submit` raises
         with self._lock:
             return self._protocol.retry_in(self._clock())
 
     def close_idle(self) -> None:
-        if not self._loop.is_forked:
-            self._change(self._protocol.close_idle)
+        self._change(self._protocol.close_idle)
 
     def close(self) -> None:
         """Fail all open calls and disconnect. Idempotent."""
-        if not self._loop.is_forked:
-            self._change(self._protocol.close)
-            self._timer_at = NEVER
-            self._loop.call(self._set_timer)
+        self._change(self._protocol.close)
+        self._timer_at = NEVER
+        self._loop.call(self._set_timer)
 
     def _change(self, event: Callable[..., None], *arguments: Any, **options: Any) -> None:
         """Pass an event to the protocol, and carry out the effects."""

@@ -97,7 +97,8 @@ def contents_below(
     try:
         return (yield from _scan(path, server, elapsed, values=values))
     except UnsupportedExtensionError:
-        pulses = yield from java_pulses(path)
+        pulses: dict[str, bytes] = {}
+        yield from java_pulses(path, pulses)
         copies = {found: _java_copy(server, details) for found, details in pulses.items()}
         return ServerContents(copies, None)
 
@@ -204,57 +205,26 @@ def _java_copy(server: Address, value: bytes) -> Heartbeat:
     return Heartbeat(str(server), None, len(value), None, value)
 
 
-def java_pulses(path: str) -> Question[dict[str, bytes]]:
-    found: dict[str, bytes] = {}
-    reader = JavaReader(path)
-    while requests := reader.requests():
-        pulses = reader.answered((yield Round(requests)))
-        found.update({pulse.id: pulse.details for pulse in pulses if pulse.details is not None})
-    return found
-
-
-class JavaReader:
-    """Reads the pulses at and below a path of a Java Pacemaker, level by level."""
-
-    def __init__(self, path: str) -> None:
-        self._root = path
-        self._seen = {path}
-        self._paths: deque[tuple[str, int]] = deque([(path, 0)])
-        #: Paths without a pulse, to be listed.
-        self._parents: deque[tuple[str, int]] = deque()
-        self._asked: list[tuple[str, int]] = []
-        self._asks_for_pulses = True
-
-    def requests(self) -> list[Message]:
-        """Return the next round of requests; empty at the end."""
-        self._asks_for_pulses = bool(self._paths)
-        waiting = self._paths or self._parents
-        self._asked = [waiting.popleft() for _ in range(min(_WIDTH, len(waiting)))]
-        kind = (
-            MessageType.GET_PULSE if self._asks_for_pulses else MessageType.GET_ALL_NODES_FOR_PATH
-        )
-        return [Message(kind, path=path) for path, _ in self._asked]
-
-    def answered(self, answers: Sequence[Message]) -> list[Pulse]:
-        found: list[Pulse] = []
-        for (path, depth), answer in zip(self._asked, answers, strict=True):
-            if not self._asks_for_pulses:
-                self._take_names(path, depth, answer.nodes or [])
+def java_pulses(path: str, found: dict[str, bytes]) -> Question[None]:
+    """Add the pulses at and below a path of a Java Pacemaker to `found`, level by level."""
+    seen = {path}
+    paths = deque([(path, 0)])
+    #: Paths without a pulse, to be listed.
+    parents: deque[tuple[str, int]] = deque()
+    while paths or parents:
+        kind = MessageType.GET_PULSE if paths else MessageType.GET_ALL_NODES_FOR_PATH
+        waiting = paths or parents
+        asked = [waiting.popleft() for _ in range(min(_WIDTH, len(waiting)))]
+        answers = yield Round([Message(kind, path=each) for each, _ in asked])
+        for (each, depth), answer in zip(asked, answers, strict=True):
+            if kind is MessageType.GET_ALL_NODES_FOR_PATH:
+                below = {f"{each.rstrip('/')}/{name}": None for name in answer.nodes or () if name}
+                paths.extend((child, depth + 1) for child in below if child not in seen)
+                seen.update(below)
                 continue
-            pulse = answer.pulse
-            if pulse is not None and pulse.details is not None:
-                found.append(Pulse(path, pulse.details))
-                if path != self._root:
+            if answer.pulse is not None and answer.pulse.details is not None:
+                found[each] = answer.pulse.details
+                if each != path:
                     continue
-            if path != self._root and listing_ends_java(path):
-                continue
-            if depth < _DEPTH:
-                self._parents.append((path, depth))
-        return found
-
-    def _take_names(self, parent: str, depth: int, names: Sequence[str]) -> None:
-        for name in names:
-            child = f"{parent.rstrip('/')}/{name}"
-            if name and child not in self._seen:
-                self._seen.add(child)
-                self._paths.append((child, depth + 1))
+            if depth < _DEPTH and (each == path or not listing_ends_java(each)):
+                parents.append((each, depth))

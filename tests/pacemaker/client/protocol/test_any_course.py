@@ -1,10 +1,13 @@
 """Whatever happens, in any order: every call of the client's state machine ends, and ends well."""
 
+from unittest import mock
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stormkeeper.errors import PacemakerUnavailableError, RemoteProtocolError, StormkeeperError
+from stormkeeper.pacemaker.client import protocol
 from stormkeeper.pacemaker.client.protocol import LinkState
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 from support.protocol_world import World
@@ -20,7 +23,9 @@ class AnyCourse(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.world = World(max_in_flight=3)
+        self.few_in_flight = mock.patch.object(protocol, "MAX_IN_FLIGHT", 3)
+        self.few_in_flight.start()
+        self.world = World()
         self.calls = []
 
     @rule(path=paths)
@@ -115,6 +120,7 @@ class AnyCourse(RuleBasedStateMachine):
 
     def teardown(self):
         """Once all goes well, what still waits is answered, and so is what is asked anew."""
+        self.few_in_flight.stop()
         waiting = [call for call in self.calls if call not in self.world.outcomes]
         self.read("/a")
         for _ in range(1000):

@@ -40,17 +40,6 @@ def test_an_idle_protocol_asks_for_no_wake_up(connected):
     assert connected.protocol.alarm == float("inf")
 
 
-def test_connection_without_ids_is_replaced_without_loss():
-    world = World(last_message_id=4)
-    calls = [world.ask(f"/{number}") for number in range(12)]
-    for _ in range(3):
-        world.connect()
-        world.serve()
-    assert [world.outcome(call).pulse.id for call in calls] == [f"/{n}" for n in range(12)]
-    assert world.ids == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [0, 1]]
-    assert not world.protocol.suspect
-
-
 def test_an_idle_connection_closes_and_the_next_call_connects(connected):
     connected.ask("/a")
     connected.protocol.close_idle()
