@@ -7,6 +7,7 @@ from stormkeeper.heartbeats import coverage
 from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.coverage import unproven_on
 from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.thrift.pacemaker import ServerInfo
 from support.heartbeats import heartbeat, path
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, refusing
@@ -23,7 +24,7 @@ def address_of(text):
 
 
 def look(server, timeout_secs):
-    (found,) = coverage.ask([server], timeout_secs).values()
+    (found,) = coverage.ask([server], timeout_secs, ClientSettings()).values()
     return found
 
 
@@ -70,7 +71,7 @@ def test_servers_that_hang_cost_one_wait_together(start_pacemaker):
     for server in servers[:3]:
         server.suspend()
     started = time.monotonic()
-    found = coverage.ask([address_of(server.address) for server in servers], 3.0)
+    found = coverage.ask([address_of(server.address) for server in servers], 3.0, ClientSettings())
     waited = time.monotonic() - started
     assert [health.is_reachable for health in found.values()] == [False, False, False, True]
     assert list(found) == [server.address for server in servers]

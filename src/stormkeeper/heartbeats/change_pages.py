@@ -91,8 +91,7 @@ def pages(
         yield from _everything(client, path, values, clock)
         return
     request = _request(path, position, page_size, values)
-    for first in client.ask_ahead([request], clock=clock):
-        yield from _pages_from(client, request, first, clock)
+    yield from _pages_from(client, request, (client.ask(request), clock()), clock)
 
 
 def _request(path: str, position: Position | None, page_size: int, values: bool) -> Message:

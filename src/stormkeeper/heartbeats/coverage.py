@@ -16,8 +16,6 @@ from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.thrift.pacemaker import ServerInfo
 
-_PLAIN = ClientSettings()
-
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
@@ -66,7 +64,7 @@ class Coverage:
 def ask(
     servers: Sequence[Address],
     timeout_secs: float,
-    settings: ClientSettings = _PLAIN,
+    settings: ClientSettings,
     *,
     name: str = "coverage",
 ) -> Mapping[str, Coverage]:

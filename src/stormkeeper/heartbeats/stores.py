@@ -22,9 +22,9 @@ from stormkeeper.paths import WORKERBEATS
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Conf
+    from stormkeeper.pacemaker.client.client_settings import Role
 
-
-__all__ = ["Heartbeat", "HeartbeatReader", "HeartbeatSender", "HeartbeatStore", "Heartbeats"]
+__all__ = ["Heartbeat", "HeartbeatSender", "HeartbeatStore", "Heartbeats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class HeartbeatSender(Protocol):
     def close(self) -> None: ...
 
 
-class HeartbeatReader(Protocol):
-    """Reads and removes heartbeats. Safe for many threads.
+class HeartbeatStore(HeartbeatSender, Protocol):
+    """Sends, reads and removes heartbeats. Safe for many threads.
 
     If only some servers answer, returns their heartbeats. All calls raise `PacemakerError` if no
     Pacemaker answered, or `StateError` if ZooKeeper has the heartbeats and did not answer.
@@ -82,12 +82,6 @@ class HeartbeatReader(Protocol):
         ...
 
     def remove(self, path: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class HeartbeatStore(HeartbeatReader, HeartbeatSender, Protocol):
-    """Sends, reads and removes heartbeats, as daemons may."""
 
 
 @contextmanager
@@ -150,15 +144,6 @@ class PacemakerHeartbeats:
         self._pool.close()
 
 
-def pacemaker_sender(conf: Conf) -> PacemakerHeartbeats:
-    """Return the configured sender, not connected yet.
-
-    Authenticates only with ``pacemaker.auth.writes``. Raises `ConfigError` without Pacemakers, or
-    for a bad file of authentication or TLS.
-    """
-    return PacemakerHeartbeats(connect(conf, role="writer"))
-
-
-def pacemaker_reader(conf: Conf) -> PacemakerHeartbeats:
-    """Return the configured reader; as `pacemaker_sender`."""
-    return PacemakerHeartbeats(connect(conf))
+def connect_heartbeats(conf: Conf, role: Role = "reader") -> PacemakerHeartbeats:
+    """Return the heartbeats in the configured Pacemakers, as `pool.connect`."""
+    return PacemakerHeartbeats(connect(conf, role=role))

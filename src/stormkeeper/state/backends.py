@@ -18,8 +18,7 @@ from stormkeeper.heartbeats.stores import (
     Heartbeats,
     HeartbeatSender,
     HeartbeatStore,
-    pacemaker_reader,
-    pacemaker_sender,
+    connect_heartbeats,
 )
 from stormkeeper.paths import WORKERBEATS
 from stormkeeper.state.storage import ClusterState, ConnectionState, NodeData, Role, StateWriter
@@ -59,7 +58,7 @@ def heartbeat_sender(conf: Conf) -> HeartbeatSender:
     cannot read from a Pacemaker that authenticates readers.
     """
     return (
-        pacemaker_sender(conf)
+        connect_heartbeats(conf, "writer")
         if in_pacemaker(conf)
         else NodeHeartbeats(connect(conf, role=Role.WORKER))
     )
@@ -70,7 +69,7 @@ def heartbeats(conf: Conf, state: ClusterState) -> HeartbeatStore:
 
     If heartbeats are nodes of `state`, closing the store closes `state`.
     """
-    return pacemaker_reader(conf) if in_pacemaker(conf) else NodeHeartbeats(state)
+    return connect_heartbeats(conf) if in_pacemaker(conf) else NodeHeartbeats(state)
 
 
 def in_pacemaker(conf: Conf) -> bool:

@@ -58,7 +58,7 @@ def test_step_without_thread_is_no_refusal_or_defect(monkeypatch, step):
     ):
         monkeypatch.setattr(connection_opener, "run_in_thread", lack)
         assert client.get_pulse("/a") == b"1"
-        assert client.defects == 0
+        assert client._link.defects == 0
     assert peer.connections == 4
 
 

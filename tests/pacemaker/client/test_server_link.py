@@ -51,7 +51,7 @@ def test_defect_costs_the_connection_only(client, monkeypatch, caplog, step, kin
         for _ in range(3):
             client.close_idle()
             assert client.get_pulse("/w") == b"pulse"
-    until(lambda: client.defects == 3)
+    until(lambda: client._link.defects == 3)
     assert client.get_pulse("/w") == b"pulse"
     assert client._loop._thread is thread
     assert thread.is_alive()
@@ -72,7 +72,7 @@ def test_a_defect_in_the_authentication_is_no_refusal(monkeypatch):
         PacemakerClient(peer.address, identity=identity()) as client,
     ):
         assert client.get_pulse("/a") == b"1"
-        assert client.defects == 1
+        assert client._link.defects == 1
 
 
 def test_a_lasting_defect_lets_the_client_close(client, monkeypatch):
@@ -82,9 +82,9 @@ def test_a_lasting_defect_lets_the_client_close(client, monkeypatch):
     monkeypatch.setattr(ServerLink, "_on_timer", fail)
     assert client.get_pulse("/w") == b"pulse"
     thread = client._loop._thread
-    until(lambda: client.defects >= 3)
-    began, before = time.monotonic(), client.defects
-    until(lambda: client.defects >= before + 3)
+    until(lambda: client._link.defects >= 3)
+    began, before = time.monotonic(), client._link.defects
+    until(lambda: client._link.defects >= before + 3)
     assert time.monotonic() - began > 0.2, "it does not spin"
     client.close()
     assert not thread.is_alive()

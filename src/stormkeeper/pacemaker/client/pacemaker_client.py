@@ -7,7 +7,7 @@ fork of the process, which lacks the thread, a client raises an error.
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from random import Random
@@ -151,11 +151,6 @@ class PacemakerClient:
         """Reason of the last failure; empty before the first."""
         return self._protocol.last_failure
 
-    @property
-    def defects(self) -> int:
-        """Number of internal errors, each followed by a reconnect."""
-        return self._link.defects
-
     def retry_in(self) -> float:
         """Return the seconds of back-off left."""
         return self._link.retry_in()
@@ -229,36 +224,33 @@ class PacemakerClient:
                     raise
 
     def ask_ahead(
-        self,
-        messages: Iterable[Message],
-        ahead: int | None = None,
-        clock: Callable[[], float] = time.time,
+        self, messages: Iterable[Message], ahead: int | None = None
     ) -> Iterator[tuple[Message, float]]:
         """Send many requests and yield each answer, in order, with the time of arrival.
 
-        `ahead` requests (None: all) are under way beside the awaited request. Failed requests are
-        retried.
+        Times are in seconds since the epoch. `ahead` requests (None: all) are under way beside the
+        awaited request. Failed requests are retried.
         """
         waiting = deque[tuple[Message, Future[Message], list[float]]]()
         for message in messages:
             future, at = self.submit(message), list[float]()
-            future.add_done_callback(partial(_note, at, clock))
+            future.add_done_callback(partial(_note, at))
             waiting.append((message, future, at))
             if ahead is not None and len(waiting) > ahead:
-                yield self._answer_at(*waiting.popleft(), clock)
+                yield self._answer_at(*waiting.popleft())
         while waiting:
-            yield self._answer_at(*waiting.popleft(), clock)
+            yield self._answer_at(*waiting.popleft())
 
     def _answer_at(
-        self, message: Message, future: Future[Message], at: list[float], clock: Callable[[], float]
+        self, message: Message, future: Future[Message], at: list[float]
     ) -> tuple[Message, float]:
         try:
             # The future may wake this thread before the callbacks run.
-            return self.answer(future), at[0] if at else clock()
+            return self.answer(future), at[0] if at else time.time()
         except (PacemakerClosedError, WrongAnswerError):
             raise
         except (PacemakerUnavailableError, RemoteProtocolError):
-            return self.ask(message), clock()
+            return self.ask(message), time.time()
 
     def answer(self, future: Future[Message], deadline: float | None = None) -> Message:
         """Wait for a future of `submit`, with the same deadline."""
@@ -337,5 +329,5 @@ class PacemakerClient:
         return changes
 
 
-def _note(at: list[float], clock: Callable[[], float], _: Future[Message]) -> None:
-    at.append(clock())
+def _note(at: list[float], _: Future[Message]) -> None:
+    at.append(time.time())

@@ -17,7 +17,6 @@ from stormkeeper.errors import (
     NotAuthorizedError,
     PacemakerClosedError,
     PacemakerUnavailableError,
-    RemoteProtocolError,
     StormkeeperError,
 )
 from stormkeeper.pacemaker.client.client_settings import ClientSettings, Role
@@ -46,11 +45,11 @@ from stormkeeper.pacemaker.client.server_reads import (
     ServerContents,
     contents_below,
     copy_of,
+    description_of,
     names_below,
     one_request,
-    server_info_of,
 )
-from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType
+from stormkeeper.pacemaker.wire import Message, MessageType
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo
@@ -104,7 +103,6 @@ class PacemakerPool:
             )
             for address in addresses
         }
-        self._order = addresses
         self._missing = MissingServers(len(addresses))
         self._missed_deletes = MissedDeletes(self._clients, self._loop)
         #: Sends the pulses; a worker's store uses the sender alone.
@@ -134,7 +132,7 @@ class PacemakerPool:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<PacemakerPool of {', '.join(map(str, self._order))}>"
+        return f"<PacemakerPool of {', '.join(map(str, self._clients))}>"
 
     def close(self) -> None:
         """Fail open calls with `PacemakerClosedError`."""
@@ -153,8 +151,8 @@ class PacemakerPool:
     def reading(self, path: str) -> Heartbeat | None:
         elapsed = stopwatch()
         outcomes = self._read_all(lambda client: copy_of(path, client.address, elapsed))
-        copies = (outcomes.answered.get(server) for server in self._clients)
-        return newest_of_each({path: copy} for copy in copies if copy is not None).get(path)
+        copies = (copy for copy in outcomes.answered.values() if copy is not None)
+        return newest_of_each({path: copy} for copy in copies).get(path)
 
     def children(self, path: str) -> list[str]:
         """Return the sorted names directly below `path` on any server, as `read` finds names.
@@ -194,31 +192,21 @@ class PacemakerPool:
         if not values and _is_mixed(outcomes.answered.values()):
             outcomes = ask(values=True)
         answered = outcomes.answered
-        servers: dict[Address, ServerInfo | StormkeeperError | None] = {
-            server: answered[server].info if server in answered else outcomes.failed[server]
-            for server in self._order
+        servers = {
+            server: outcomes.failed.get(server) or answered[server].info for server in self._clients
         }
-        found = newest_of_each(
-            answered[server].copies for server in self._order if server in answered
-        )
+        found = newest_of_each(contents.copies for contents in answered.values())
         if not values and any(some.info is None for some in answered.values()):
             found = without_values(found)
         return Readings(found, servers)
 
     def server_infos(self) -> "dict[Address, ServerInfo | StormkeeperError | None]":
         """Return each server's description, None from a Java Pacemaker, or an error."""
-        request = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
-        outcomes = self._ask(lambda _: one_request(request), self._clients.values())
-        infos: dict[Address, ServerInfo | StormkeeperError | None] = {}
-        for address in self._order:
-            if address in outcomes.failed:
-                infos[address] = outcomes.failed[address]
-                continue
-            try:
-                infos[address] = server_info_of(address, outcomes.answered[address].pulse)
-            except RemoteProtocolError as error:
-                infos[address] = error
-        return infos
+        outcomes = self._ask(lambda client: description_of(client.address), self._clients.values())
+        return {
+            server: outcomes.failed.get(server) or outcomes.answered[server]
+            for server in self._clients
+        }
 
     def delete_path(self, path: str) -> None:
         """Delete all pulses at and below `path` on all servers.
@@ -273,9 +261,10 @@ class PacemakerPool:
             raise PacemakerClosedError(f"{self!r} is closed")
         if outcomes.answered:
             return
-        failures = [outcomes.failed[server] for server in self._order if server in outcomes.failed]
         # Refusals first, as they say what to configure.
-        failures.sort(key=lambda error: not isinstance(error, NotAuthorizedError))
+        failures = sorted(
+            outcomes.failed.values(), key=lambda error: not isinstance(error, NotAuthorizedError)
+        )
         if isinstance(failures[0], NotAuthorizedError):
             raise join_errors(failures)
         raise PacemakerUnavailableError("no Pacemaker answered: " + "; ".join(map(str, failures)))

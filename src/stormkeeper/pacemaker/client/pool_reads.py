@@ -64,7 +64,7 @@ _QUICK: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Outcomes(Generic[T]):
-    """Answers and errors by server."""
+    """Answers and errors by server, in the order of the servers."""
 
     answered: dict[Address, T] = field(default_factory=dict)
     failed: dict[Address, StormkeeperError] = field(default_factory=dict)
@@ -140,7 +140,12 @@ class _Fanout(Generic[T]):
                 else f"failed before ({asked.client.last_failure}) and did not answer within"
                 f" {GRACE:g} s after the others",
             )
-        return self._outcomes
+        answered, failed = self._outcomes.answered, self._outcomes.failed
+        order = [client.address for client in clients]
+        return Outcomes(
+            {server: answered[server] for server in order if server in answered},
+            {server: failed[server] for server in order if server in failed},
+        )
 
     def _start(self, asked: _Asked[T]) -> None:
         question = self._question_for(asked.client)

@@ -226,13 +226,11 @@ class ServerLink:
         loop: ClientEventLoop,
         *,
         name: str,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._protocol = protocol
         self._open_connection = open_connection
         self._loop = loop
         self._name = name
-        self._clock = clock
         #: Guards protocol and attributes below, and orders the bytes on the socket.
         self._lock = threading.Lock()
         self._futures: dict[ClientCall, Future[Message]] = {}
@@ -241,6 +239,7 @@ class ServerLink:
         self._attempt = 0
         self._timer_at = NEVER
         self._is_failure_logged = False
+        #: Internal errors, each followed by a reconnect.
         self.defects = 0
         # Used by the loop's thread only.
         self._opening: asyncio.Task[None] | None = None
@@ -256,7 +255,7 @@ class ServerLink:
         future: Future[Message] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
-            self._protocol.submit(call, self._clock())
+            self._protocol.submit(call, time.monotonic())
             self._futures[call] = future
             settled = self._perform()
         _settle(settled)
@@ -264,7 +263,7 @@ class ServerLink:
 
     def retry_in(self) -> float:
         with self._lock:
-            return self._protocol.retry_in(self._clock())
+            return self._protocol.retry_in(time.monotonic())
 
     def close_idle(self) -> None:
         self._change(self._protocol.close_idle)
@@ -316,7 +315,7 @@ class ServerLink:
             self._loop.call(self._guard, self._await_writable, connection)
 
     def _fail(self, fault: BaseException) -> None:
-        now = self._clock()
+        now = time.monotonic()
         if isinstance(fault, NotAuthorizedError):
             self._protocol.lost(str(fault), now, refusal=fault)
         elif isinstance(fault, OSError):
@@ -354,7 +353,7 @@ class ServerLink:
             )
         with self._lock:
             self._release_connection()
-            now = self._clock()
+            now = time.monotonic()
             self._protocol.lost(f"internal error: {error!r}", now)
             settled = self._perform()
             if self._protocol.state is not LinkState.CLOSED:
@@ -375,7 +374,7 @@ class ServerLink:
             self._on_readable(self._connection)
         with self._lock:
             self._timer_at = NEVER
-            self._protocol.passed(self._clock())
+            self._protocol.passed(time.monotonic())
             settled = self._perform()
         _settle(settled)
 
@@ -409,7 +408,7 @@ class ServerLink:
             except OSError as error:
                 self._fail(error)
             else:
-                self._protocol.connected(self._clock())
+                self._protocol.connected(time.monotonic())
                 if connection.unread:
                     self._receive(connection.unread)
                 if connection.fault is not None:
@@ -441,7 +440,7 @@ class ServerLink:
                 return
             try:
                 if connection.flush():
-                    self._protocol.taken(self._clock())
+                    self._protocol.taken(time.monotonic())
             except StormkeeperError as error:
                 self._fail(error)
             if not connection.has_unsent:
@@ -482,7 +481,7 @@ class ServerLink:
             for answer in answers
             if answer.type != MessageType.CONTROL_MESSAGE or answer.blob != _COMPLETE
         ]
-        self._protocol.received(wanted, self._clock())
+        self._protocol.received(wanted, time.monotonic())
 
 
 def _settle(settled: _Settled) -> None:

@@ -103,6 +103,12 @@ def contents_below(
         return ServerContents(copies, None)
 
 
+def description_of(server: Address) -> "Question[ServerInfo | None]":
+    """Read a server's description; None from a Java Pacemaker."""
+    answer = yield from one_request(Message(MessageType.GET_PULSE, path=RESERVED_PATH))
+    return server_info_of(server, answer.pulse)
+
+
 def server_info_of(server: Address, pulse: Pulse | None) -> "ServerInfo | None":
     if pulse is None or pulse.details is None:
         return None

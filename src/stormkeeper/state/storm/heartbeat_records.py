@@ -19,7 +19,7 @@ from stormkeeper.errors import (
     StateError,
     TransactionError,
 )
-from stormkeeper.heartbeats.stores import Heartbeat, HeartbeatReader, HeartbeatStore
+from stormkeeper.heartbeats.stores import Heartbeat, HeartbeatStore
 from stormkeeper.paths import Slot, WorkerId
 from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.state.storage import Check, Create
@@ -317,7 +317,7 @@ class HeartbeatLeaderWrites(LeaderWriter):
         self._put(TaskInfo, paths.task(storm_id, task), info, topology_conf)
 
 
-def value_at(heartbeats: HeartbeatReader, path: str) -> bytes | None:
+def value_at(heartbeats: HeartbeatStore, path: str) -> bytes | None:
     found = heartbeats.read(path)
     return None if found is None else found.value
 

@@ -147,6 +147,7 @@ class Impatient(AnyCourse):
             assert call in self.world.outcomes or self.world.now <= call.deadline
 
     def teardown(self):
+        self.few_in_flight.stop()
         self.world.wait(self.DEADLINE)
         assert set(self.world.outcomes) == set(self.calls)
 
