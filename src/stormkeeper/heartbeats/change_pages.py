@@ -11,7 +11,6 @@ tombstones do not reach back far enough. A Java Pacemaker is read as a whole.
 
 from __future__ import annotations
 
-import contextlib
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -22,7 +21,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stormkeeper.errors import (
     PacemakerUnavailableError,
     RemoteProtocolError,
-    UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.wire import TOMBSTONE, ChangesRequest, Columns, Message, MessageType
@@ -176,27 +174,24 @@ def pages_of_part(
 
 
 def _names(client: PacemakerClient, path: str) -> set[str]:
-    names = set(client.children(path))
-    with contextlib.suppress(UnsupportedExtensionError):  # of an older server
-        names.update(client.ask(Message(MessageType.DELETED, path=path)).nodes or ())
-    return names
+    names = client.children(path)  # before a deletion, which the second answer has
+    return {*names, *(client.ask(Message(MessageType.DELETED, path=path)).nodes or ())}
 
 
 def _exactly(
     client: PacemakerClient, path: str, position: Position, values: bool
 ) -> Iterator[ChangePage]:
-    with contextlib.suppress(UnsupportedExtensionError):
-        answer = client.ask(Message(MessageType.HELD, path=path)).changes
-        assert answer is not None  # ensured by the protocol
-        is_other = answer.instance != position.instance
-        found = [
-            change
-            for change in _changes(answer.columns, values=values)
-            if is_other or (change.revision or 0) > position.revision
-        ]
-        if found:
-            now = Position(answer.instance, answer.revision)
-            yield ChangePage(found, time.time(), now, is_anew=is_other)
+    answer = client.ask(Message(MessageType.HELD, path=path)).changes
+    assert answer is not None  # ensured by the protocol
+    is_other = answer.instance != position.instance
+    found = [
+        change
+        for change in _changes(answer.columns, values=values)
+        if is_other or (change.revision or 0) > position.revision
+    ]
+    if found:
+        now = Position(answer.instance, answer.revision)
+        yield ChangePage(found, time.time(), now, is_anew=is_other)
 
 
 def _changes(columns: Columns[str], *, values: bool) -> list[PathChange]:

@@ -50,7 +50,7 @@ class Coverage:
         """
         if isinstance(answer, StormkeeperError):
             return cls.failed(answer)
-        if answer is None or "changes" not in answer.extensions:
+        if answer is None:
             return cls(time.time(), position=Position(WITHOUT_REVISIONS, 0))
         return cls(
             time.time(),

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.client.protocol import MAX_IN_FLIGHT, InFlight, with_message_id
+from stormkeeper.pacemaker.client.protocol import (
+    MAX_IN_FLIGHT,
+    ClientCall,
+    InFlight,
+    with_message_id,
+)
 from stormkeeper.pacemaker.wire import ChangesRequest, Message, MessageType, Pulse, encode
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -76,10 +81,9 @@ class Table(RuleBasedStateMachine):
         assert self.given == list(range(len(self.given)))
 
     @invariant()
-    def it_knows_its_size_and_its_oldest(self):
+    def it_knows_its_size(self):
         assert len(self.table) == len(self.model)
         assert self.table.has_room == (len(self.model) < MAX_IN_FLIGHT)
-        assert self.table.oldest() is (self.model[0][1] if self.model else None)
 
 
 TestTable = Table.TestCase
@@ -94,37 +98,45 @@ def test_an_id_is_not_free_again_after_its_answer():
         table.answer(0, 0.0)
 
 
+def waiting():
+    return ClientCall(MessageType.EXISTS, "/a", b"", deadline=60.0, started=0.0)
+
+
+def late():
+    return replace(waiting(), settled=True)
+
+
 def test_peer_is_quiet_since_oldest_request_or_last_byte():
     table = InFlight()
-    assert table.quiet_since() is None
-    table.add("a", 10.0)
-    table.add("b", 11.0)
-    assert table.quiet_since() == 10.0
+    assert table.silent_since() is None
+    table.add(waiting(), 10.0)
+    table.add(waiting(), 11.0)
+    assert table.silent_since() == 10.0
     table.alive(10.5)
-    assert table.quiet_since() == 10.5
+    assert table.silent_since() == 10.5
     table.answer(0, 10.7)
-    assert table.quiet_since() == 11.0
+    assert table.silent_since() == 11.0
     table.answer(1, 12.0)
-    assert table.quiet_since() is None
+    assert table.silent_since() is None
 
 
-def test_bytes_do_not_make_an_answer():
+def test_bytes_do_not_make_an_answer_after_the_deadline():
     table = InFlight()
-    table.add("a", 10.0)
+    table.add(late(), 10.0)
     table.alive(15.0)
-    assert table.unanswered_since() == 10.0
-    table.add("b", 10.0)
+    assert table.silent_since() == 10.0
+    table.add(late(), 10.0)
     table.answer(0, 16.0)
-    assert table.unanswered_since() == 16.0
+    assert table.silent_since() == 16.0
 
 
 def test_a_life_sign_of_before_the_request_does_not_count():
-    table = InFlight()
-    table.add("a", 1.0)
-    table.answer(0, 2.0)
-    table.add("b", 50.0)
-    assert table.quiet_since() == 50.0
-    assert table.unanswered_since() == 50.0
+    for call in (waiting(), late()):
+        table = InFlight()
+        table.add(waiting(), 1.0)
+        table.answer(0, 2.0)
+        table.add(call, 50.0)
+        assert table.silent_since() == 50.0
 
 
 def test_an_answer_makes_room():

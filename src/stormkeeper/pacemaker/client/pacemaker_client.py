@@ -320,8 +320,8 @@ class PacemakerClient:
         """Return a page of the changes at and below `path`.
 
         `after` is 0, or `Changes.next` of the last page, which `instance` sent. A `limit` of 0
-        leaves the size to the server. Without `values` only sizes are returned, except by older
-        servers. Raises `UnsupportedExtensionError` for a Java Pacemaker.
+        leaves the size to the server. Without `values` only sizes are returned. Raises
+        `UnsupportedExtensionError` for a Java Pacemaker.
         """
         request = ChangesRequest(path, after, limit, instance, values)
         changes = self.ask(Message(MessageType.CHANGES, changes_request=request)).changes

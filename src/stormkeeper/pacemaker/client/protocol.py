@@ -155,22 +155,16 @@ class InFlight:
         """Record that the server took or sent bytes."""
         self._last_life = now
 
-    def oldest(self) -> ClientCall | None:
-        return self._entries[0][1] if self._entries else None
-
-    def quiet_since(self) -> float | None:
+    def silent_since(self) -> float | None:
         """Return since when the server owes an answer without sending bytes.
 
-        Pieces of an answer count, as 10 MB may take longer than a try.
+        Pieces of an answer count while the call waits, as 10 MB may take longer than a try. After
+        the call's deadline they do not, which bounds an answer without end.
         """
-        return max(self._entries[0][2], self._last_life) if self._entries else None
-
-    def unanswered_since(self) -> float | None:
-        """Return since when the oldest request is the next to be answered.
-
-        Pieces do not count, which bounds an answer without end.
-        """
-        return max(self._entries[0][2], self._last_answer) if self._entries else None
+        if not self._entries:
+            return None
+        _, oldest, sent = self._entries[0]
+        return max(sent, self._last_answer if oldest.settled else self._last_life)
 
     def drain(self) -> list[ClientCall]:
         """Remove and return all calls, oldest first."""
@@ -357,12 +351,7 @@ class ClientProtocol:
         self.alarm = min(self.alarm, time)
 
     def _stuck_at(self) -> float:
-        oldest = self._in_flight.oldest()
-        if oldest is None:
-            return NEVER
-        since = (
-            self._in_flight.unanswered_since() if oldest.settled else self._in_flight.quiet_since()
-        )
+        since = self._in_flight.silent_since()
         return NEVER if since is None else since + self._try_timeout
 
     def _advance(self, now: float) -> None:

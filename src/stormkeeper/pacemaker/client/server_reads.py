@@ -132,7 +132,7 @@ def copy_of(path: str, server: Address, elapsed: Callable[[], float]) -> Questio
         details = answer.pulse.details if answer.pulse else None
         return None if details is None else _java_copy(server, details)
     found: dict[str, Heartbeat] = {}
-    _add_page(_changes_of(answer), found, server, elapsed(), values=True)
+    _add_page(_changes_of(answer), found, server, elapsed())
     return found.get(path)
 
 
@@ -180,7 +180,7 @@ def _scan(
             )
         if page.reset:
             found.clear()  # the server was restarted and began again
-        add_page = partial(_add_page, page, found, server, elapsed(), values=values)
+        add_page = partial(_add_page, page, found, server, elapsed())
         after, instance, more = page.next, page.instance, page.more
     if rest:
         add_page()
@@ -190,18 +190,14 @@ def _scan(
 
 
 def _changes_of(answer: Message) -> Changes:
-    if answer.changes is None:
-        raise AssertionError("the protocol lets no answer without its changes through")
+    assert answer.changes is not None  # ensured by the protocol
     return answer.changes
 
 
-def _add_page(
-    page: Changes, found: dict[str, Heartbeat], server: Address, elapsed: float, *, values: bool
-) -> None:
+def _add_page(page: Changes, found: dict[str, Heartbeat], server: Address, elapsed: float) -> None:
     paths, revisions, ages_ms, sizes, details = page.columns
     ages = [age_ms / 1000 - elapsed for age_ms in ages_ms]
-    # An older server always sends values.
-    given = repeat(None) if details is None or not values else details
+    given = repeat(None) if details is None else details
     rows = zip(repeat(str(server)), ages, sizes, revisions, given, strict=False)
     # Heartbeat(*row), without Python code per row.
     found.update(zip(paths, map(tuple.__new__, repeat(Heartbeat), rows), strict=False))
