@@ -90,14 +90,13 @@ def uncollected() -> Iterator[None]:
 
     Cycle searches over 72,000 workers take more than half of a reading of ages.
     """
-    if not gc.isenabled():
-        yield
-        return
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
 
 
 class PacemakerHeartbeats:
