@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from stormkeeper.conf import Address, Conf
-from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.client import client_tls
 from stormkeeper.pacemaker.client.connection_opener import Identity
 from stormkeeper.pacemaker.client.pacemaker_client import PacemakerClient
@@ -113,10 +112,7 @@ def _identity(conf: Conf, host: str) -> Identity:
     from stormkeeper.sasl.jaas import login, login_file  # noqa: PLC0415
 
     method = conf[_METHOD]
-    sections = _SECTIONS.get(method)
-    # Also checks the files.
-    if sections is None or methods.client_mechanism(conf, host) is None:
-        raise ConfigError(f"{_METHOD} {method} is none that a client has")
+    methods.client_mechanism(conf, host)  # checks the files
 
     def mechanism() -> "Mechanism":
         # Read for each connection, as passwords change while clients run.
@@ -124,7 +120,7 @@ def _identity(conf: Conf, host: str) -> Identity:
         assert make is not None
         return make()
 
-    section = login(conf, *sections)
+    section = login(conf, *_SECTIONS[method])
     file = login_file(conf)
     assert file is not None
     place = f"section {section.section} of {file}"
