@@ -32,7 +32,8 @@ def sessions(zookeeper_ensemble, zookeeper_root):
 
 def test_a_member_that_is_down_loses_no_port_to_a_connection(zookeeper_ensemble):
     members = zookeeper_ensemble.members
-    settings = (members[0].data_dir / "zoo.cfg").read_text()
+    written = (members[0].data_dir / "zoo.cfg").read_bytes()
+    settings = written.decode("unicode_escape")  # as Java reads it
     among_them = re.findall(r"^server\..=127\.0\.0\.1:(\d+):(\d+)$", settings, re.MULTILINE)
     wanted = [member.port for member in members] + [int(p) for pair in among_them for p in pair]
     assert len(set(wanted)) == 9
