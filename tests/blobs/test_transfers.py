@@ -18,7 +18,7 @@ def sessions(ended, clock):
 
 
 def test_what_is_under_way_is_used_until_it_is_ended(sessions, ended):
-    session = sessions.begin(lambda: "a")
+    session = sessions.add(lambda: "a")
     for _ in range(2):
         with sessions.using(session) as what:
             assert what == "a"
@@ -30,7 +30,7 @@ def test_what_is_under_way_is_used_until_it_is_ended(sessions, ended):
 
 
 def test_what_is_idle_ends_and_what_is_used_does_not(sessions, ended, clock):
-    idle, used = sessions.begin(lambda: "idle"), sessions.begin(lambda: "used")
+    idle, used = sessions.add(lambda: "idle"), sessions.add(lambda: "used")
     clock.secs = 500
     with sessions.using(used):
         pass
@@ -46,7 +46,7 @@ def test_what_is_idle_ends_and_what_is_used_does_not(sessions, ended, clock):
 
 
 def test_a_call_that_fails_ends_it(sessions, ended):
-    session = sessions.begin(lambda: "a")
+    session = sessions.add(lambda: "a")
     with pytest.raises(RuntimeError), sessions.using(session):
         raise RuntimeError
     assert ended == ["a"]
@@ -55,16 +55,16 @@ def test_a_call_that_fails_ends_it(sessions, ended):
 
 def test_there_are_only_so_many_and_the_idle_make_room(sessions, ended, clock):
     for name in "abc":
-        sessions.begin(lambda name=name: name)
+        sessions.add(lambda name=name: name)
     with pytest.raises(CodeError, match="3 uploads are under way"):
-        sessions.begin(lambda: pytest.fail("it was made all the same"))
+        sessions.add(lambda: pytest.fail("it was made all the same"))
     clock.secs = 601
-    sessions.begin(lambda: "d")
+    sessions.add(lambda: "d")
     assert ended == ["a", "b", "c"]
 
 
 def test_calls_for_the_same_one_wait_for_each_other(sessions, ended):
-    session = sessions.begin(lambda: "a")
+    session = sessions.add(lambda: "a")
     order = []
 
     def second():
@@ -84,8 +84,8 @@ def test_calls_for_the_same_one_wait_for_each_other(sessions, ended):
 
 
 def test_close_ends_all(sessions, ended):
-    first = sessions.begin(lambda: "a")
-    sessions.begin(lambda: "b")
+    first = sessions.add(lambda: "a")
+    sessions.add(lambda: "b")
     with sessions.using(first):
         thread = threading.Thread(target=sessions.close)
         thread.start()
@@ -94,7 +94,7 @@ def test_close_ends_all(sessions, ended):
 
 
 def test_no_session_is_found_by_a_guess(sessions):
-    assert sessions.begin(lambda: "a") != sessions.begin(lambda: "a")
+    assert sessions.add(lambda: "a") != sessions.add(lambda: "a")
     for guess in ("", "0", "../x"):
         with pytest.raises(TransferEndedError), sessions.using(guess):
             pass

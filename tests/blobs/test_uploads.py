@@ -168,7 +168,7 @@ def test_uploads_on_two_nimbuses_have_one_winner(cluster):
 def test_a_cancelled_upload_leaves_nothing(world):
     session = world.uploads.begin_create("a")
     world.uploads.chunk(session, b"one")
-    world.uploads.cancel(session)
+    world.uploads.end(session)
     assert files(world.folder / "data") == set()
     with pytest.raises(TransferEndedError):
         world.uploads.chunk(session, b"two")
@@ -265,10 +265,10 @@ class Interleavings(RuleBasedStateMachine):
     @rule(session=consumes(sessions))
     def cancels(self, session):
         if self.open.pop(session, None):
-            self.world.uploads.cancel(session)
+            self.world.uploads.end(session)
         else:
             with pytest.raises(TransferEndedError):
-                self.world.uploads.cancel(session)
+                self.world.uploads.end(session)
 
     @rule(secs=st.sampled_from([1, 400, 601]))
     def waits(self, secs):

@@ -75,7 +75,7 @@ class TransferSessions(Generic[T]):
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, make: Callable[[], T]) -> str:
+    def add(self, make: Callable[[], T]) -> str:
         """Begin a session; return an unguessable id. Raises `CodeError` above `most` sessions."""
         self.expire()
         with self._lock:
@@ -152,7 +152,7 @@ class TransferSessions(Generic[T]):
         )
 
 
-class Uploads:
+class Uploads(TransferSessions[Upload]):
     """The uploads of blobs to one Nimbus. Thread-safe.
 
     `most_bytes` limits one blob; None allows any size.
@@ -167,12 +167,10 @@ class Uploads:
         most_bytes: int | None = MOST_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__("upload", idle_secs, lambda upload: upload.draft.discard(), clock=clock)
         self._store = store
         self._publisher = publisher
         self._most_bytes = most_bytes
-        self._sessions: TransferSessions[Upload] = TransferSessions(
-            "upload", idle_secs, lambda upload: upload.draft.discard(), clock=clock
-        )
 
     def begin_create(self, key: str, settable: bytes = b"") -> str:
         """Begin the upload of a new blob; raises `InvalidBlobKeyError` for a topology's code."""
@@ -184,7 +182,7 @@ class Uploads:
         base = self._publisher.base(key)
         if self._publisher.known(key) is not None:
             raise BlobExistsError(f"there is a blob {key} already: update it, or delete it first")
-        return self._sessions.begin(
+        return self.add(
             lambda: Upload(key, self._store.draft(), base, is_new=True, settable=settable)
         )
 
@@ -194,32 +192,23 @@ class Uploads:
         known = self._publisher.known(key)
         if known is None:
             raise BlobNotFoundError(f"there is no blob {key} to update: create it")
-        return self._sessions.begin(
+        return self.add(
             lambda: Upload(key, self._store.draft(), base, is_new=False, settable=known.settable)
         )
 
     def chunk(self, session: str, data: bytes) -> None:
         """Append the next bytes; a full disk or a blob that is too large ends the upload."""
-        with self._sessions.using(session) as upload:
+        with self.using(session) as upload:
             write_upload(upload.draft, data, self._most_bytes)
 
     def finish(self, session: str) -> BlobRecord:
         """End an upload and publish its blob; raises as `Publisher.publish`."""
-        with self._sessions.using(session, last=True) as upload:
+        with self.using(session, last=True) as upload:
             upload.draft.finish()
             return self._publisher.publish(upload)
 
-    def cancel(self, session: str) -> None:
-        self._sessions.end(session)
 
-    def expire(self) -> int:
-        return self._sessions.expire()
-
-    def close(self) -> None:
-        self._sessions.close()
-
-
-class Downloads:
+class Downloads(TransferSessions[BinaryIO]):
     """The downloads of blobs from one Nimbus, in chunks of `chunk_bytes`. Thread-safe."""
 
     def __init__(
@@ -230,11 +219,9 @@ class Downloads:
         idle_secs: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__("download", idle_secs, lambda file: file.close(), clock=clock)
         self._store = store
         self._chunk_bytes = chunk_bytes
-        self._sessions: TransferSessions[BinaryIO] = TransferSessions(
-            "download", idle_secs, lambda file: file.close(), clock=clock
-        )
 
     def begin(self, key: str, offset: int = 0) -> Download:
         """Begin to read a blob at a byte; an offset beyond the end means the end."""
@@ -242,7 +229,7 @@ class Downloads:
         try:
             begun = min(max(offset, 0), record.size)
             file.seek(begun)
-            session = self._sessions.begin(lambda: file)
+            session = self.add(lambda: file)
         except BaseException:
             file.close()
             raise
@@ -250,20 +237,14 @@ class Downloads:
 
     def chunk(self, session: str) -> bytes:
         """Return the next bytes; none at the end, which ends the download, as an error does."""
-        with self._sessions.using(session) as file, disk_errors(self._store.folder, "read a blob"):
+        with self.using(session) as file, disk_errors(self._store.folder, "read a blob"):
             data = file.read(self._chunk_bytes)
         if not data:
-            self._sessions.end(session)
+            self.end(session)
         return data
 
-    def expire(self) -> int:
-        return self._sessions.expire()
 
-    def close(self) -> None:
-        self._sessions.close()
-
-
-class Inbox:
+class Inbox(TransferSessions[Draft]):
     """Files that Storm's clients upload before they submit a topology. Thread-safe.
 
     An idle upload ends (``nimbus.file.copy.expiration.secs``), and an unused file is deleted
@@ -280,13 +261,11 @@ class Inbox:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__("upload", idle_secs, Draft.discard, clock=clock)
         self.folder = folder
         self._kept_secs = kept_secs
         self._most_bytes = most_bytes
         self._now = now
-        self._sessions: TransferSessions[Draft] = TransferSessions(
-            "upload", idle_secs, Draft.discard, clock=clock
-        )
         self.restore()
         with disk_errors(folder, "keep uploaded files"):
             for path in folder.glob("*.new"):
@@ -300,15 +279,15 @@ class Inbox:
         """Begin an upload, and return the location that the file will have."""
         self.restore()
         path = self.folder / f"{uuid.uuid4()}.new"
-        session = self._sessions.begin(lambda: Draft(path))
+        session = self.add(lambda: Draft(path))
         return str(self.folder / f"stormjar-{session}.jar")
 
     def chunk(self, location: str, data: bytes) -> None:
-        with self._sessions.using(_session_of(location)) as draft:
+        with self.using(_session_of(location)) as draft:
             write_upload(draft, data, self._most_bytes)
 
     def finish(self, location: str) -> None:
-        with self._sessions.using(_session_of(location), last=True) as draft:
+        with self.using(_session_of(location), last=True) as draft:
             draft.finish()
             with disk_errors(self.folder, "keep an uploaded file"):
                 draft.path.replace(self._path(location))
@@ -323,9 +302,9 @@ class Inbox:
             )
         return path
 
-    def expire(self) -> None:
+    def expire(self) -> int:
         """End idle uploads, and delete files that were not submitted in time."""
-        self._sessions.expire()
+        ended = super().expire()
         with disk_errors(self.folder, "remove uploaded files"):
             for path in self.folder.glob("stormjar-*.jar"):
                 try:
@@ -334,9 +313,7 @@ class Inbox:
                     continue
                 if self._now() - written > self._kept_secs:
                     path.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        self._sessions.close()
+        return ended
 
     def _path(self, location: str) -> Path:
         name = Path(location).name

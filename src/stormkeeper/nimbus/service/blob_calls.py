@@ -78,7 +78,7 @@ class BlobCalls(CallGroup):
 
     def cancelBlobUpload(self, session: str, /) -> None:
         with client_errors():
-            self._context.code.uploads.cancel(session)
+            self._context.code.uploads.end(session)
 
     def getBlobMeta(self, key: str, /) -> ReadableBlobMeta:
         """Return a blob's access list and version, the CRC of the bytes."""
@@ -134,7 +134,7 @@ class BlobCalls(CallGroup):
         """Return the next keys and the session for more; no keys at the end."""
         with client_errors():
             if not session:
-                session = self._lists.begin(lambda: iter(self._context.storm.blobstore()))
+                session = self._lists.add(lambda: iter(self._context.storm.blobstore()))
             with self._lists.using(session) as left:
                 listed = list(islice(left, _LISTED))
             if not listed:
