@@ -60,7 +60,6 @@ def test_its_plan_is_the_topologys(graph):
     topology = make(graph)
     described = decode(encode(of_topology(topology)))
     assert described.plan() == plan(topology)
-    assert described.most_workers == len(plan(topology).queries)
 
 
 def test_what_it_looks_like():
@@ -87,7 +86,7 @@ def test_what_it_looks_like():
 
 def test_a_script_is_in_one_worker_as_a_whole():
     described = decode(encode(of_script(Path("my job.v2.py"))))
-    assert (described.kind, described.name, described.most_workers) == ("script", "my-job-v2", 1)
+    assert (described.kind, described.name) == ("script", "my-job-v2")
     assert described.plan().queries == ()
 
 

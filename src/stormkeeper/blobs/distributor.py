@@ -270,13 +270,7 @@ def count_copies(
     )
 
 
-def await_copies(
-    storm: StormReads,
-    topology_id: str,
-    conf: Mapping[str, Any],
-    *,
-    clock: Callable[[], float] = time.monotonic,
-) -> Replication:
+def await_copies(storm: StormReads, topology_id: str, conf: Mapping[str, Any]) -> Replication:
     """Wait until enough Nimbuses have a topology's code; return the last count.
 
     `conf` is the topology's over the cluster's; at ``topology.max.replication.wait.time.sec`` 0 and
@@ -284,11 +278,11 @@ def await_copies(
     """
     configured = conf["topology.min.replication.count"]
     longest = conf["topology.max.replication.wait.time.sec"]
-    deadline = clock() + longest if longest > 0 else None
+    deadline = time.monotonic() + longest if longest > 0 else None
     with storm.watch(lambda again: count_copies(storm, topology_id, configured, again)) as stream:
         latest = stream.next(0)
         while not latest.is_enough:
-            left = _TURN_SECS if deadline is None else deadline - clock()
+            left = _TURN_SECS if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 break
             try:

@@ -109,10 +109,8 @@ class BlobSync:
         delay_secs: float,
         leader: Callable[[], BlobWrites | None] = lambda: None,
         submitted: Callable[[], Collection[str]] = tuple,
-        answer_secs: float = ANSWER_SECS,
         scrub_secs: float = 3600.0,
         tidy: Callable[[], object] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._storm = storm
         self._store = store
@@ -125,14 +123,13 @@ class BlobSync:
         #: As `BlobStore.on_loss`.
         self.on_loss: Callable[[], None] = lambda: None
         self._tidy = tidy
-        self._clock = clock
-        self._unreached: PeerBackoff[str] = PeerBackoff(clock)
-        self._refused: PeerBackoff[tuple[str, str]] = PeerBackoff(clock)
+        self._unreached: PeerBackoff[str] = PeerBackoff(time.monotonic)
+        self._refused: PeerBackoff[tuple[str, str]] = PeerBackoff(time.monotonic)
         self._unneeded_since: dict[str, float] = {}
         #: Whether something changed since the last round began.
         self._woken = threading.Event()
         self._closing = threading.Event()
-        self._limits = FetchLimits(answer_secs, is_wanted=lambda: not self._closing.is_set())
+        self._limits = FetchLimits(is_wanted=lambda: not self._closing.is_set())
         #: The number of rounds begun, and of the last round that tried all of its plan.
         self._rounds = threading.Condition()
         self._begun = 0
@@ -165,7 +162,7 @@ class BlobSync:
         with self._rounds:
             self._rounds.notify_all()
         for thread in (self._rounds_thread, self._scrub_thread):
-            thread.close(self._limits.answer_secs + _CLOSE_SECS)
+            thread.close(ANSWER_SECS + _CLOSE_SECS)
 
     def wake(self) -> None:
         self._woken.set()
@@ -194,7 +191,7 @@ class BlobSync:
             resting=self._unreached.now(),
             refused=self._refused.now(),
             unneeded_since=self._unneeded_since,
-            now=self._clock(),
+            now=time.monotonic(),
             delay_secs=self._delay_secs,
         )
         plan = sync_plan.plan(snapshot)
@@ -326,7 +323,7 @@ class BlobSync:
         local: BlobRecord | None,
         peer: Peer | None = None,
     ) -> bool:
-        began = self._clock()
+        began = time.monotonic()
         part = self._store.part(record.sha256)
         try:
             if peer is None:
@@ -350,7 +347,7 @@ class BlobSync:
         self._refused.worked((source, key))
         log.info(
             "fetched %s, version %d, %d bytes, from %s in %.1f s",
-            *(key, record.version, record.size, source, self._clock() - began),
+            *(key, record.version, record.size, source, time.monotonic() - began),
         )
         return True
 
@@ -376,7 +373,7 @@ class BlobSync:
         return self._until_next()
 
     def _until_next(self) -> float:
-        now = self._clock()
+        now = time.monotonic()
         ends = [*self._unreached.now().values(), *self._refused.now().values()]
         ends += [since + self._delay_secs for since in self._unneeded_since.values()]
         later = [end - now for end in ends if end > now]

@@ -79,10 +79,6 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     executors: tuple[ExecutorDescription, ...]
 
     @property
-    def most_workers(self) -> int:
-        return max(1, len(self.queries))
-
-    @property
     def query_ids(self) -> tuple[str, ...]:
         """The queries that a cluster places; a script is placed as a whole."""
         return (self.name,) if self.kind == "script" else tuple(query.id for query in self.queries)
@@ -271,7 +267,6 @@ def describe(
     files: Sequence[Path] = (),
     overrides: Sequence[str] = (),
     plain_secs: float = PLAIN_SECS,
-    session_secs: float = SESSION_SECS,
 ) -> Description:
     """Return the description of what a script defines; a script without `Topology` is not run.
 
@@ -289,9 +284,9 @@ def describe(
     command += [] if root is None else ["--root", str(root)]
     described = _run(script, command, arguments, plain_secs)
     if described is ExitCode.NEEDS_SESSION:
-        described = _run(script, [*command, "--session"], arguments, session_secs)
+        described = _run(script, [*command, "--session"], arguments, SESSION_SECS)
     if described is ExitCode.NEEDS_SESSION_FIRST:
-        described = _run(script, [*command, "--session-first"], arguments, session_secs)
+        described = _run(script, [*command, "--session-first"], arguments, SESSION_SECS)
     if isinstance(described, ExitCode):
         raise TopologyError(
             f"{script} uses PySpark after it has stopped its Spark session: leave out `.stop()`"

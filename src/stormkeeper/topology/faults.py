@@ -179,9 +179,9 @@ def coordinates(source: str, versions: tuple[str, str] | None = None) -> str | N
     return None if package is None else package.format(spark=spark, scala=scala, minor=minor)
 
 
-def missing_source(source: str, versions: tuple[str, str] | None = None) -> str:
-    package = coordinates(source, versions)
-    spark, scala = versions or spark_versions()
+def missing_source(source: str) -> str:
+    package = coordinates(source)
+    spark, scala = spark_versions()
     which = ""
     if package is None:
         package = "GROUP:NAME:VERSION"

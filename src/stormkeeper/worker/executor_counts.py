@@ -62,9 +62,8 @@ class RollingSum:
     `now` is a monotonic time in seconds.
     """
 
-    def __init__(self, window_secs: float, buckets: int = BUCKETS) -> None:
-        self._bucket_secs = window_secs / buckets
-        self._buckets = buckets
+    def __init__(self, window_secs: float) -> None:
+        self._bucket_secs = window_secs / BUCKETS
         self._sums: deque[tuple[int, float]] = deque()  # (number of the bucket, sum), in order
 
     def add(self, amount: float, now: float) -> None:
@@ -82,7 +81,7 @@ class RollingSum:
         return sum(amount for _, amount in self._sums)
 
     def _forget(self, now: float) -> None:
-        oldest = int(now / self._bucket_secs) - self._buckets + 1
+        oldest = int(now / self._bucket_secs) - BUCKETS + 1
         while self._sums and self._sums[0][0] < oldest:
             self._sums.popleft()
 

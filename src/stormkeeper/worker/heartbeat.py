@@ -146,14 +146,12 @@ class Beater:
         *,
         period_secs: float,
         on_first: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connect = connect
         self._path = path
         self._heartbeat = heartbeat
         self._period = period_secs
         self._on_first: Callable[[], None] | None = on_first
-        self._clock = clock
         self._sender: HeartbeatSender | None = None
         self._failing_since: float | None = None
         #: Time of the last attempt, accepted or not.
@@ -174,11 +172,11 @@ class Beater:
             log.warning("the last heartbeat was not accepted within %.1f s", timeout_secs)
 
     def _run(self) -> None:
-        due = self._clock()
+        due = time.monotonic()
         while not self._closing.is_set():
             self._beat()
-            due = next_due(due, self._period, self._clock())
-            self._closing.wait(max(0.0, due - self._clock()))
+            due = next_due(due, self._period, time.monotonic())
+            self._closing.wait(max(0.0, due - time.monotonic()))
         self._beat()
         if self._sender is not None:
             self._sender.close()
@@ -190,7 +188,7 @@ class Beater:
             self._sender.beat(self._path, self._heartbeat())
         except Exception as error:  # a defect of this program must not end a worker that works
             if self._failing_since is None:
-                self._failing_since = self._clock()
+                self._failing_since = time.monotonic()
                 is_defect = not isinstance(error, StormkeeperError)
                 log.warning(
                     "heartbeats cannot be sent, and the worker goes on: %s",
@@ -199,11 +197,12 @@ class Beater:
                 )
         else:
             self._record_success()
-        self.beaten_at = self._clock()
+        self.beaten_at = time.monotonic()
 
     def _record_success(self) -> None:
         if self._failing_since is not None:
-            log.info("heartbeats are sent again after %.1f s", self._clock() - self._failing_since)
+            secs = time.monotonic() - self._failing_since
+            log.info("heartbeats are sent again after %.1f s", secs)
             self._failing_since = None
         if self._on_first is not None:
             on_first, self._on_first = self._on_first, None

@@ -401,9 +401,7 @@ def _needs(distribution: metadata.Distribution, extra: str) -> list[Parsed]:
 GATHER_SECS: Final = 1800.0
 
 
-def gather(
-    pins: Sequence[str], folder: Path, *, file: str, secs: float = GATHER_SECS
-) -> tuple[Path, ...]:
+def gather(pins: Sequence[str], folder: Path, *, file: str) -> tuple[Path, ...]:
     """Fetch or build the wheels of pinned requirements in an empty folder; return them, sorted.
 
     The wheels fit this machine. Raises `TopologyError` if pip fails, or for a requirement with an
@@ -422,7 +420,7 @@ def gather(
     pip = [sys.executable, "-P", "-m", "pip", "wheel", "--no-deps", *_QUIETLY]
     pip += ["--wheel-dir", str(folder / "wheels"), "--requirement", str(lines)]
     try:
-        children.run("pip", pip, log=folder / "log", env={**os.environ}, secs=secs)
+        children.run("pip", pip, log=folder / "log", env={**os.environ}, secs=GATHER_SECS)
     except ChildError as error:
         raise TopologyError(f"the wheels for {file} cannot be gathered: {error}") from error
     return tuple(sorted((folder / "wheels").glob("*.whl")))
