@@ -100,7 +100,7 @@ class TestClaims:
 
     def test_launch_that_was_taken_back_is_lost(self, checkpoint):
         def begin(query):
-            raise ClaimedError(f"{query} was given to another launch")
+            raise ClaimedError(f"{query} was given to another worker")
 
         claims = Claims({"q": FIRST}, lambda _: checkpoint, begin)
         with pytest.raises(ClaimedError, match="given to another"):
@@ -111,7 +111,9 @@ class TestClaims:
     def test_claim_lost_before_the_start(self, checkpoint):
         checkpoint.take(SECOND)
         claims = Claims({"q": FIRST}, lambda _: checkpoint)
-        with pytest.raises(ClaimedError, match=r"'q' runs elsewhere: the launch 7-2-0 .* 7-1-0"):
+        with pytest.raises(
+            ClaimedError, match=r"'q' runs elsewhere: the worker's start 7-2-0 .* 7-1-0"
+        ):
             claims.take("q")
         assert not claims.is_kept("q")
         assert claims.lost == {"q": SECOND}
@@ -123,8 +125,8 @@ class TestClaims:
         checkpoint.take(THIRD)
         assert [claims.is_kept("q"), claims.is_kept("q")] == [False, False]
         assert claims.lost == {"q": THIRD}
-        assert [r.message for r in caplog.records if "the launch 12-1-0" in r.message] == [
-            "the query q is left to the launch 12-1-0, which has claimed it"
+        assert [r.message for r in caplog.records if "the worker's start 12-1-0" in r.message] == [
+            "the query q is left to the worker's start 12-1-0, which has claimed it"
         ]
 
     def test_script_claims_its_own_checkpoints(self, spark, tmp_path):

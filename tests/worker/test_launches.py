@@ -81,7 +81,7 @@ def test_cut_off_worker_leaves_query_to_next_launch(start, tmp_path):
     second.wait_for(rf"^wrote {begun + 4}$")
     send(family, signal.SIGCONT)
     assert first.ended() == CLAIMED, first.text
-    assert "left to the launch 7-2-0, which has claimed it" in first.text
+    assert "left to the worker's start 7-2-0, which has claimed it" in first.text
     all_gone(family)
 
     until(lambda: len(written(tmp_path)) == FILES, START_SECS)
@@ -91,7 +91,7 @@ def test_cut_off_worker_leaves_query_to_next_launch(start, tmp_path):
 
     late = start("7-1-0")
     assert late.ended() == CLAIMED, late.text
-    assert "the query out is left to the launch 7-2-0" in late.text
+    assert "the query out is left to the worker's start 7-2-0" in late.text
 
 
 @pytest.mark.slow

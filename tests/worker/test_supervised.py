@@ -322,7 +322,7 @@ def test_plain_script_pauses_completes_and_is_claimed(start, storm, set_status, 
     # An earlier launch that comes late leaves it alone.
     worker = start("daily=7-1-0")
     assert worker.ended(START_SECS) == CLAIMED, worker.text
-    assert "the launch 7-1-1 has claimed it" in worker.text
+    assert "the worker's start 7-1-1 has claimed it" in worker.text
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ class Claims:
     """The claims of a worker's queries, by query id, or of a script, by checkpoint location.
 
     A query may have no claim. `begin` is called before the first claim in a checkpoint, and raises
-    `ClaimedError` if the launch was taken back.
+    `ClaimedError` if the query was given to another worker.
     """
 
     def __init__(
@@ -162,8 +162,8 @@ class Claims:
         if newer is not None:
             self._lose(query, newer)
             raise ClaimedError(
-                f"the query {query!r} runs elsewhere: the launch {newer} has claimed it, and this"
-                f" is {claim}"
+                f"the query {query!r} runs elsewhere: the worker's start {newer} has claimed it,"
+                f" and this is {claim}"
             )
         self._taken[query] = checkpoint, claim
 
@@ -223,7 +223,9 @@ class Claims:
             if query in self.lost:
                 return
             self.lost[query] = newer
-        log.warning("the query %s is left to the launch %s, which has claimed it", query, newer)
+        log.warning(
+            "the query %s is left to the worker's start %s, which has claimed it", query, newer
+        )
 
     @contextlib.contextmanager
     def watched(self, on_lost: Callable[[str], None]) -> Iterator[None]:
@@ -340,4 +342,4 @@ class JobClaims:
         """Raise `ClaimedError` if a claim was lost."""
         if self.claims.lost:
             lost = ", ".join(f"{query} ({claim})" for query, claim in self.claims.lost.items())
-            raise ClaimedError(f"later launches have claimed what this worker ran: {lost}")
+            raise ClaimedError(f"later starts of workers have claimed what this worker ran: {lost}")

@@ -317,10 +317,10 @@ class WorkerReports(ClusterLink):
             return False
 
     def begin_claim(self, query: str, stopping: Callable[[], bool]) -> None:
-        """Record that this launch claims a checkpoint first, and wait for the write.
+        """Record that this worker claims a checkpoint first, and wait for the write.
 
-        A query without that record may move to another machine. Raises `ClaimedError` if the launch
-        was taken back, `WorkerError` if the write fails or the worker stops.
+        A query without that record may move to another machine. Raises `ClaimedError` if the query
+        was given to another worker, `WorkerError` if the write fails or the worker stops.
         """
         if not self._is_supervised:
             return
@@ -346,7 +346,7 @@ class WorkerReports(ClusterLink):
                         f"the begin of the query {query!r} cannot be recorded: {answer}", query
                     ) from answer
                 if not answer:
-                    raise ClaimedError(f"the query {query!r} was given to another launch")
+                    raise ClaimedError(f"the query {query!r} was given to another worker")
                 return
             if not is_logged and time.monotonic() > began + _PATIENCE_SECS:
                 log.warning("the query %s waits for ZooKeeper, which records its start", query)
