@@ -1,4 +1,4 @@
-"""Preparations are carried out beside, and answered once, while somebody waits."""
+"""Preparations are carried out beside, and answered until the end."""
 
 import queue
 import sys
@@ -103,21 +103,12 @@ def test_a_defect_is_answered_too(preparing, environments, answers, caplog):
     assert "Traceback" in caplog.text
 
 
-def test_what_was_abandoned_is_not_answered(preparing, code, answers):
-    preparing.fetch(6700, 1, "wc")
-    preparing.fetch(6701, 1, "wc")
-    first, second = until(lambda: len(code.asked) == 2 and code.asked)
-    preparing.abandon(6700, 1)
-    preparing.abandon(6700, 9)
-    assert sorted([first(), second()]) == [False, True]
-    code.go_on.set()
-    assert answers.get(timeout=DEADLINE_SECS) == (6701, Prepared(1))
-    assert answers.empty()
-
-
 def test_nothing_is_answered_after_the_end(preparing, code, environments, answers):
     preparing.fetch(6700, 1, "wc")
+    (is_wanted,) = until(lambda: code.asked)
+    assert is_wanted()
     preparing.close()
+    assert not is_wanted()
     code.go_on.set()
     until(lambda: not [t for t in threading.enumerate() if t.name == "code wc"])
     assert answers.empty()

@@ -85,13 +85,13 @@ def site(tmp_path):
     WorkerProcesses(str(site.folder)).end_strays(DEADLINE_SECS)
 
 
-LAUNCHED = r"launched (\w+) as (\d+)"
+STARTED = r"started (\w+) as (\d+)"
 
 
 def started(site):
     """Start a supervisor and its worker; return the worker's id and pid once it is written down."""
     site.start()
-    worker_id, pid = site.said(LAUNCHED)
+    worker_id, pid = site.said(STARTED)
     until(lambda: site.recorded()["worker"]["process"])
     until(lambda: len(site.workers_left().get(worker_id, ())) == 2)
     return worker_id, int(pid)
@@ -118,7 +118,7 @@ def test_dead_adopted_worker_restarts_when_all_is_gone(site):
     os.kill(pid, signal.SIGKILL)
     site.said(r"gone (\w+)", 1)
     assert site.said(r"crash 1 of (\w+): it ended, and its exit code is not known.*", 2)
-    again, _ = site.said(LAUNCHED, 3)
+    again, _ = site.said(STARTED, 3)
     assert again != worker_id
     assert worker_id not in site.workers_left()
 
@@ -132,7 +132,7 @@ def test_a_worker_that_died_with_its_supervisor_is_started_again(site):
     site.start()
     assert site.said(r"adopted (\w+)") == (worker_id,)
     assert site.said(r"gone (\w+)", 1) == (worker_id,)
-    site.said(LAUNCHED, 3)
+    site.said(STARTED, 3)
 
 
 def test_whoever_has_the_pid_of_a_former_worker_is_left_alone(site):
@@ -148,7 +148,7 @@ def test_whoever_has_the_pid_of_a_former_worker_is_left_alone(site):
         site.state_file.write_text(json.dumps(saved))
         site.start()
         assert site.said(r"gone (\w+)", 1) == (worker_id,)
-        site.said(LAUNCHED, 3)
+        site.said(STARTED, 3)
         site.stop()
         assert runs(now)
         stranger.kill()
@@ -173,10 +173,10 @@ def test_supervisor_without_state_ends_old_workers(site):
     site.kill()
     site.state_file.write_bytes(site.state_file.read_bytes()[:-30])
     site.start()
-    until(lambda: any(line.startswith("launched") for line in site.lines()))
-    warning, ended, launched = site.lines()[:3]
+    until(lambda: any(line.startswith("started") for line in site.lines()))
+    warning, ended, next_one = site.lines()[:3]
     assert "cannot be read, and is kept as slots.json.unreadable" in warning
     assert ended == "ended 1 strays"
-    again, _ = re.fullmatch(LAUNCHED, launched).groups()
+    again, _ = re.fullmatch(STARTED, next_one).groups()
     assert again != worker_id
     assert worker_id not in site.workers_left()

@@ -12,7 +12,7 @@ ENDED = WorkerLook(process=None, is_alive=False, exit_code=0, members=())
 @pytest.mark.parametrize("is_done", [None, False, True])
 def test_an_end_that_the_worker_did_not_say_waits_for_zookeeper(is_done):
     loop = SimpleNamespace(
-        _context=SimpleNamespace(launcher=SimpleNamespace(written_exit_code=lambda _: None)),
+        _context=SimpleNamespace(files=SimpleNamespace(written_exit_code=lambda _: None)),
         _workers={"w1": None},
         _is_done=lambda *_: is_done,
     )

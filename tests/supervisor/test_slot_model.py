@@ -34,13 +34,13 @@ def test_the_same_work_is_the_same_queries_of_the_same_topology(other, is_same):
     assert WORK.is_same_work(other) is is_same
 
 
-def test_when_it_runs_again_is_no_part_of_a_launch():
-    assert WORK.is_same_launch(replace(WORK, restart=Restart.ALWAYS))
+def test_when_it_runs_again_is_no_part_of_a_start():
+    assert WORK.is_same_start(replace(WORK, restart=Restart.ALWAYS))
     crashed = replace(WORK, crashes=CrashSeries(2, 1_700_000_000, "disk full"))
-    assert WORK.is_same_launch(crashed)
-    assert crashed.is_same_launch(WORK)
-    assert not WORK.is_same_launch(replace(WORK, version="2"))
-    assert not WORK.is_same_launch(None)
+    assert WORK.is_same_start(crashed)
+    assert crashed.is_same_start(WORK)
+    assert not WORK.is_same_start(replace(WORK, version="2"))
+    assert not WORK.is_same_start(None)
 
 
 def test_the_order_of_queries_is_no_change():

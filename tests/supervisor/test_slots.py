@@ -9,12 +9,9 @@ import pytest
 
 from stormkeeper.supervisor.process_table import ProcessId
 from stormkeeper.supervisor.slot_model import (
-    AbandonRequest,
     CrashSeries,
     FetchCode,
     KillWorker,
-    LaunchFailed,
-    LaunchWorker,
     MemoryMeasured,
     PreparationFailed,
     Prepared,
@@ -29,6 +26,8 @@ from stormkeeper.supervisor.slot_model import (
     SlotOutcome,
     SlotRecord,
     SlotTimeouts,
+    StartFailed,
+    StartWorker,
     TerminateWorker,
     Tick,
     Wanted,
@@ -65,21 +64,21 @@ class Played:
     def tick_at_deadline(self):
         return self.say(Tick(), after=max(0.0, self.slot.deadline - self.now))
 
-    def launch(self, assignment=COUNTS):
+    def start(self, assignment=COUNTS):
         """Come to a worker that was just started; return its id."""
         (fetch,) = self.say(Wanted(assignment))
-        return self.relaunch(fetch)
+        return self.prepare_and_start(fetch)
 
-    def relaunch(self, fetch):
+    def prepare_and_start(self, fetch):
         (prepare,) = self.say(Prepared(fetch.request))
-        (launch,) = self.say(Prepared(prepare.request))
-        assert isinstance(launch, LaunchWorker)
-        assert self.say(WorkerStarted(launch.worker_id, PROCESS)) == []
-        return launch.worker_id
+        (start,) = self.say(Prepared(prepare.request))
+        assert isinstance(start, StartWorker)
+        assert self.say(WorkerStarted(start.worker_id, PROCESS)) == []
+        return start.worker_id
 
     def run(self, assignment=COUNTS):
         """Come to a worker that runs; return its id."""
-        worker_id = self.launch(assignment)
+        worker_id = self.start(assignment)
         assert self.say(SignOfLife(worker_id)) == []
         return worker_id
 
@@ -94,24 +93,24 @@ def played():
 
 
 class TestFromAssignmentToWorker:
-    def test_code_then_environment_then_launch(self, played):
+    def test_code_then_environment_then_start(self, played):
         assert played.state is SlotState.EMPTY
         assert played.slot.deadline == inf
         assert played.say(Wanted(COUNTS)) == [FetchCode(1, COUNTS)]
         assert played.state is SlotState.WAITING_FOR_CODE
         assert played.say(Prepared(1)) == [PrepareEnvironment(2, COUNTS)]
         assert played.state is SlotState.WAITING_FOR_ENVIRONMENT
-        assert played.say(Prepared(2)) == [LaunchWorker("w1", COUNTS)]
+        assert played.say(Prepared(2)) == [StartWorker("w1", COUNTS)]
         assert played.state is SlotState.WAITING_FOR_WORKER_START
         assert played.say(WorkerStarted("w1", PROCESS)) == []
         assert played.say(SignOfLife("w1")) == []
         assert played.state is SlotState.RUNNING
 
-    def test_a_launch_is_written_down_before_and_its_process_after(self, played):
+    def test_a_start_is_written_down_before_and_its_process_after(self, played):
         played.say(Wanted(COUNTS), Prepared(1))
         first, second = played.slot.handle(Prepared(2), played.now)
         assert first == SaveRecord(SlotRecord(COUNTS, WorkerRecord("w1", COUNTS)))
-        assert second == LaunchWorker("w1", COUNTS)
+        assert second == StartWorker("w1", COUNTS)
         (third,) = played.slot.handle(WorkerStarted("w1", PROCESS), played.now)
         assert third == SaveRecord(SlotRecord(COUNTS, WorkerRecord("w1", COUNTS, PROCESS)))
         assert played.slot.handle(SignOfLife("w1"), played.now) == []
@@ -141,29 +140,29 @@ class TestFromAssignmentToWorker:
         for _ in range(answered):
             (asked,) = played.say(Prepared(asked.request))
         assert played.slot.deadline == played.now + limit
-        abandon, problem = played.tick_at_deadline()
-        assert abandon == AbandonRequest(asked.request)
+        (problem,) = played.tick_at_deadline()
         assert "not there in time" in problem.reason
         assert played.say(Prepared(asked.request)) == []  # too late
         (again,) = played.tick_at_deadline()
         assert type(again) is type(asked)
 
-    def test_new_assignment_abandons_preparation(self, played):
+    def test_new_assignment_is_prepared_anew(self, played):
         played.say(Wanted(COUNTS))
-        assert played.say(Wanted(OTHER)) == [AbandonRequest(1), FetchCode(2, OTHER)]
+        assert played.say(Wanted(OTHER)) == [FetchCode(2, OTHER)]
         assert played.say(Prepared(1)) == []
-        assert played.say(Wanted(None)) == [AbandonRequest(2)]
+        assert played.say(Wanted(None)) == []
+        assert played.say(Prepared(2)) == []
         assert played.state is SlotState.EMPTY
         assert played.records[-1] == SlotRecord()
 
     def test_a_process_that_cannot_be_started_is_a_crash(self, played):
         played.say(Wanted(COUNTS), Prepared(1), Prepared(2))
-        done = played.say(LaunchFailed("w1", "no memory"))
+        done = played.say(StartFailed("w1", "no memory"))
         assert done[:2] == [
             RemoveWorkerFiles("w1"),
             ReportCrash(COUNTS, "w1", "no memory", 1, None),
         ]
-        assert played.relaunch(done[2]) == "w2"
+        assert played.prepare_and_start(done[2]) == "w2"
 
 
 class TestEnd:
@@ -206,13 +205,6 @@ class TestEnd:
         played.say(WorkerGone("w1"))
         assert played.slot.status().reason == ""
 
-    def test_asked_before_the_process_is_there_it_is_asked_again(self, played):
-        played.say(Wanted(COUNTS), Prepared(1), Prepared(2))
-        assert played.say(Wanted(None)) == [TerminateWorker("w1")]
-        assert played.say(WorkerGone("w1")) == [], "nothing is there yet"
-        assert played.say(WorkerStarted("w1", PROCESS)) == [TerminateWorker("w1")]
-        assert played.say(WorkerGone("w1")) == [RemoveWorkerFiles("w1")]
-
     @pytest.mark.parametrize(
         "next_one",
         [
@@ -231,16 +223,16 @@ class TestEnd:
         assert played.say(WorkerEnded("w1", 0)) == []
         assert played.say(WorkerGone("w1")) == [
             RemoveWorkerFiles("w1"),
-            LaunchWorker("w2", next_one),
+            StartWorker("w2", next_one),
         ]
         assert played.slot.status().crashes == 0
 
-    def test_there_and_back_again_is_a_new_launch_and_no_crash(self, played):
+    def test_there_and_back_again_is_a_new_start_and_no_crash(self, played):
         played.run()
         played.say(Wanted(OTHER))
-        assert played.say(Wanted(COUNTS)) == [AbandonRequest(3), FetchCode(4, COUNTS)]
+        assert played.say(Wanted(COUNTS)) == [FetchCode(4, COUNTS)]
         played.say(Prepared(4), Prepared(5))
-        assert played.say(WorkerGone("w1")) == [RemoveWorkerFiles("w1"), LaunchWorker("w2", COUNTS)]
+        assert played.say(WorkerGone("w1")) == [RemoveWorkerFiles("w1"), StartWorker("w2", COUNTS)]
 
 
 class TestCrash:
@@ -256,21 +248,21 @@ class TestCrash:
             ]
             assert played.slot.status().crashes == crashes
             (prepare,) = played.say(Prepared(done[2].request))
-            launched = played.say(Prepared(prepare.request))
+            started = played.say(Prepared(prepare.request))
             waits.append(0.0)
-            if not launched:
+            if not started:
                 assert played.state is SlotState.BACKING_OFF
                 waits[-1] = played.slot.deadline - played.now
                 assert played.say(Tick(), after=waits[-1] - 0.5) == []
-                launched = played.say(Tick(), after=0.5)
-            worker_id = launched[0].worker_id
+                started = played.say(Tick(), after=0.5)
+            worker_id = started[0].worker_id
             played.say(WorkerStarted(worker_id, PROCESS), SignOfLife(worker_id))
         assert waits == [0, 1, 2, 4, 8, 16, 32, 60, 60]
 
     def test_a_long_run_makes_up_for_earlier_crashes(self, played):
         played.say(WorkerEnded(played.run(), 1))
         *_, fetch = played.say(WorkerGone("w1"))
-        worker_id = played.relaunch(fetch)
+        worker_id = played.prepare_and_start(fetch)
         played.say(SignOfLife(worker_id))
         beats = int(TIMES.stable / 10) - 1
         for _ in range(beats):
@@ -284,11 +276,11 @@ class TestCrash:
     def test_a_new_claim_is_tried_at_once_and_the_count_goes_on(self, played):
         played.say(WorkerEnded(played.run(), 1))
         *_, fetch = played.say(WorkerGone("w1"))
-        played.say(WorkerEnded(played.relaunch(fetch), 1))
+        played.say(WorkerEnded(played.prepare_and_start(fetch), 1))
         played.say(WorkerGone("w2"))
         again = replace(COUNTS, claims={"out": "1-9-z"})
-        _, fetch = played.say(Wanted(again))
-        played.relaunch(fetch)
+        (fetch,) = played.say(Wanted(again))
+        played.prepare_and_start(fetch)
         played.say(WorkerEnded("w3", 1))
         crash = played.say(WorkerGone("w3"))[1]
         assert crash.crashes == 3
@@ -305,8 +297,8 @@ class TestCrash:
         assignment = replace(COUNTS, restart=restart)
         (fetch,) = played.say(Wanted(assignment))
         (prepare,) = played.say(Prepared(fetch.request))
-        (launch,) = played.say(Prepared(prepare.request))
-        *_, fetch = played.say(LaunchFailed(launch.worker_id, "no space"))
+        (start,) = played.say(Prepared(prepare.request))
+        *_, fetch = played.say(StartFailed(start.worker_id, "no space"))
         assert isinstance(fetch, FetchCode)
 
     def test_an_unknown_exit_code_counts_as_a_failure(self, played):
@@ -381,7 +373,7 @@ class TestCrash:
             played.say(WorkerEnded(worker_id, AGAIN))
             clean_up, fetch = played.say(WorkerGone(worker_id))
             assert clean_up == RemoveWorkerFiles(worker_id)
-            worker_id = played.relaunch(fetch)
+            worker_id = played.prepare_and_start(fetch)
         assert played.slot.status().crashes == 0
         assert played.slot.status().reason == ""
 
@@ -406,7 +398,7 @@ class TestCrash:
 
 class TestWatched:
     def test_no_sign_of_life_after_the_start(self, played):
-        played.launch()
+        played.start()
         assert played.slot.deadline == played.now + TIMES.start
         assert played.tick_at_deadline() == [TerminateWorker("w1")]
         played.say(WorkerEnded("w1", 0))
@@ -456,7 +448,7 @@ class TestWatched:
         "event",
         [
             WorkerStarted("w9", PROCESS),
-            LaunchFailed("w9", "x"),
+            StartFailed("w9", "x"),
             WorkerEnded("w9", 0),
             WorkerGone("w9"),
             SignOfLife("w9"),
@@ -464,8 +456,6 @@ class TestWatched:
             Prepared(0),
             Prepared(2),
             PreparationFailed(9, "x"),
-            LaunchFailed("w1", "x"),
-            WorkerStarted("w1", ProcessId(1, 1)),
         ],
     )
     def test_what_is_about_another_worker_or_request_changes_nothing(self, played, event):
@@ -482,7 +472,7 @@ def test_work_that_has_crashed_elsewhere_goes_on_with_that_count():
     status = played.slot.status()
     assert (status.crashes, status.crashing_since) == (4, 1_000)
     assert status.reason == "it ended with exit code 1"
-    worker_id = played.relaunch(fetch)  # at once: the leader has decided anew
+    worker_id = played.prepare_and_start(fetch)  # at once: the leader has decided anew
     done = played.say(WorkerEnded(worker_id, 1), WorkerGone(worker_id))
     assert [each.crashes for each in done if isinstance(each, ReportCrash)] == [5]
     assert played.slot.record().crashing_since == 1_000
@@ -530,4 +520,4 @@ class TestAfterARestart:
         played.say(Tick())
         assert played.say(Prepared(1), Prepared(2)) == [PrepareEnvironment(2, COUNTS)]
         assert played.slot.deadline == played.now + TIMES.delay(5)
-        assert isinstance(played.tick_at_deadline()[0], LaunchWorker)
+        assert isinstance(played.tick_at_deadline()[0], StartWorker)

@@ -6,14 +6,12 @@ from math import inf
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from stormkeeper.supervisor.process_table import ProcessId
 from stormkeeper.supervisor.slot_model import (
     FetchCode,
     KillWorker,
-    LaunchFailed,
-    LaunchWorker,
     MemoryMeasured,
     PreparationFailed,
     Prepared,
@@ -26,6 +24,8 @@ from stormkeeper.supervisor.slot_model import (
     SlotAssignment,
     SlotRecord,
     SlotTimeouts,
+    StartFailed,
+    StartWorker,
     Tick,
     Wanted,
     WorkerEnded,
@@ -54,7 +54,7 @@ class AnyOrder(RuleBasedStateMachine):
     """A slot in a world where anything may happen, told truly but late, and of old things too.
 
     A worker is a main process and a JVM. Either may end at any time. `WorkerGone` is said only
-    where both have ended; so the slot must never launch while one is alive.
+    where both have ended; so the slot must never start one while another is alive.
     """
 
     @initialize()
@@ -63,7 +63,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.now = 0.0
         self.slot = SlotMachine(lambda: next(self.ids), TIMES)
         self.alive = {}  # the processes of each worker that has some
-        self.unanswered = []  # launches
+        self.starting = None  # a worker whose start has no answer yet
+        self.next_start = "works"
         self.exit_codes = {}
         self.requests = [0]
         self.workers = ["w0"]
@@ -76,6 +77,8 @@ class AnyOrder(RuleBasedStateMachine):
         assert not any(isinstance(one, SaveRecord) for one in done[1:]), "written first"
         for one in done:
             self.carry_out(one)
+        if self.starting is not None:
+            self.answer_the_start()
 
     def carry_out(self, one):
         match one:
@@ -83,22 +86,20 @@ class AnyOrder(RuleBasedStateMachine):
                 self.written = record
             case FetchCode(request) | PrepareEnvironment(request):
                 self.requests.append(request)
-            case LaunchWorker(worker_id, assignment):
+            case StartWorker(worker_id, assignment):
                 assert not any(self.alive.values()), "two workers in one slot"
-                assert not self.unanswered
                 assert worker_id not in self.workers
                 assert assignment == self.slot.status().assignment
                 assert self.written.worker == WorkerRecord(worker_id, assignment)
                 self.workers.append(worker_id)
-                self.unanswered.append(worker_id)
+                self.starting = worker_id
             case KillWorker(worker_id):
                 if not self.unkillable:
                     self.alive.pop(worker_id, None)
             case RemoveWorkerFiles(worker_id):
                 assert not self.alive.get(worker_id)
-                assert worker_id not in self.unanswered
             case ReportCrash(crashes=crashes, assignment=assignment):
-                if assignment.is_same_launch(self.slot.status().assignment):
+                if assignment.is_same_start(self.slot.status().assignment):
                     assert crashes == self.crashes + 1
                 else:
                     assert crashes == 1
@@ -115,13 +116,12 @@ class AnyOrder(RuleBasedStateMachine):
     def newest_is_prepared(self):
         self.say(Prepared(self.requests[-1]))
 
-    @rule(so_far=st.booleans())
-    def all_goes_well(self, so_far):
-        """Come to a launch, and on to a worker that runs, so that there is one most of the time."""
+    @rule()
+    def all_goes_well(self):
+        """Come to a worker that runs, so that there is one most of the time."""
+        self.next_start = "works"
         for _ in range(2):
             self.newest_is_prepared()
-        if self.unanswered and not so_far:
-            self.answer_the_launch(True)
         for worker_id in list(self.alive):
             self.say(SignOfLife(worker_id))
 
@@ -129,15 +129,21 @@ class AnyOrder(RuleBasedStateMachine):
     def not_prepared(self, data):
         self.say(PreparationFailed(data.draw(st.sampled_from(self.requests[-3:])), "no"))
 
-    @precondition(lambda self: self.unanswered)
-    @rule(works=st.booleans())
-    def answer_the_launch(self, works):
-        worker_id = self.unanswered.pop()
-        if works:
+    @rule(how=st.sampled_from(["works", "fails", "supervisor ends", "supervisor ends before"]))
+    def next_start_goes(self, how):
+        self.next_start = how
+
+    def answer_the_start(self):
+        worker_id, self.starting = self.starting, None
+        if self.next_start == "fails":
+            self.say(StartFailed(worker_id, "no"))
+            return
+        if self.next_start != "supervisor ends before":
             self.alive[worker_id] = {"main", "jvm"}
+        if self.next_start == "works":
             self.say(WorkerStarted(worker_id, ProcessId(len(self.workers), 1)))
         else:
-            self.say(LaunchFailed(worker_id, "no"))
+            self.the_supervisor_is_restarted()
 
     @rule(data=st.data(), seconds=st.sampled_from([0.1, 3, 40, 400]))
     def time_passes(self, data, seconds):
@@ -160,10 +166,9 @@ class AnyOrder(RuleBasedStateMachine):
         """Say of the newest worker what is true."""
         worker_id = self.workers[-1]
         processes = self.alive.get(worker_id, ())
-        if worker_id not in self.unanswered and "main" not in processes:
+        if "main" not in processes:
             self.say(WorkerEnded(worker_id, self.exit_codes.get(worker_id)))
         if not processes:
-            # Also where it is not there yet.
             self.say(WorkerGone(worker_id))
 
     @rule(data=st.data(), size=st.sampled_from([0, 2**40]))
@@ -180,12 +185,9 @@ class AnyOrder(RuleBasedStateMachine):
     def force_helps_or_not(self, so):
         self.unkillable = so
 
-    @rule(had_started=st.booleans())
-    def the_supervisor_is_restarted(self, had_started):
+    @rule()
+    def the_supervisor_is_restarted(self):
         """What was written down is all that is left of it."""
-        for worker_id in self.unanswered:
-            self.alive[worker_id] = {"main", "jvm"} if had_started else set()
-        self.unanswered.clear()
         # Numbers of requests begin anew, and nobody answers the old ones.
         self.requests = [0]
         self.slot = SlotMachine(lambda: next(self.ids), TIMES, record=self.written, now=self.now)
@@ -211,8 +213,6 @@ class AnyOrder(RuleBasedStateMachine):
             return
         self.unkillable = False
         self.say(Wanted(None))
-        while self.unanswered:
-            self.answer_the_launch(True)
         for _ in range(4):
             if self.slot.status().state is SlotState.EMPTY:
                 break

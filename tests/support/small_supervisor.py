@@ -69,14 +69,14 @@ class SmallSupervisor:
                 self.state.save({PORT: record})
             case slot_model.FetchCode(request) | slot_model.PrepareEnvironment(request):
                 self.say(slot_model.Prepared(request))
-            case slot_model.LaunchWorker(worker_id, assignment):
+            case slot_model.StartWorker(worker_id, assignment):
                 command = WorkerCommand(
                     argv=[sys.executable, "-c", self.program],
                     folder=self.directories.make_worker(worker_id, assignment.storm_id, PORT),
                     log=self.directories.log(assignment.storm_id, PORT),
                 )
                 process = self.processes.start(worker_id, command)
-                announce(f"launched {worker_id} as {process.pid}")
+                announce(f"started {worker_id} as {process.pid}")
                 self.say(slot_model.WorkerStarted(worker_id, process))
             case slot_model.TerminateWorker(worker_id):
                 self.processes.terminate(worker_id)

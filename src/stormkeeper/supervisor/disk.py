@@ -122,17 +122,17 @@ class Directories:
 
         The folders are listed before the needs are checked.
         """
-        code, launches, removed = _entries(self._code), _entries(self._workers), []
+        code, workers, removed = _entries(self._code), _entries(self._workers), []
         for path in chain(
             (each for each in code if _fetched(each.name) not in storm_ids),
-            (each for each in launches if each.name not in worker_ids),
+            (each for each in workers if each.name not in worker_ids),
         ):
             self._put_aside(path)
             removed.append(path.name)
         return removed
 
     def remove_unused_packages(self, used: Container[str]) -> None:
-        """Remove packages, except these and those with a link of a launch."""
+        """Remove packages, except these and those with a link of a worker."""
         there = _entries(self.packages)
         linked = {link.readlink().name for link in self._workers.glob(f"*/{PACKAGE}")}
         for path in there:

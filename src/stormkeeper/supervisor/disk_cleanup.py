@@ -74,7 +74,7 @@ class DiskCleanup(PeriodicThread):
             log.debug("the environment %s is not needed here any more, and removed", identity)
 
     def _identities(self) -> frozenset[str]:
-        # A running launch may use older code, or the code is just being fetched.
+        # A running worker may use older code, or the code is just being fetched.
         found = self._directories.environments_in_use()
         for storm_id in self._needed().storm_ids:
             try:

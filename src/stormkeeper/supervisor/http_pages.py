@@ -313,7 +313,7 @@ class SupervisorStatus:
     turned_at: float
     slots: Mapping[int, SlotStatus] = field(default_factory=dict)
     memory: Mapping[int, int] = field(default_factory=dict)
-    launches: int = 0
+    starts: int = 0
     crashes: int = 0
     problems: int = 0
     #: Topologies of another Nimbus, which do not run.
@@ -388,7 +388,7 @@ class _SupervisorMetrics(Collector):
         for port, size in sorted(status.memory.items()):
             memory.add_metric([str(port)], size)
         yield memory
-        yield CounterMetricFamily(f"{PREFIX}launches", "Workers started.", status.launches)
+        yield CounterMetricFamily(f"{PREFIX}launches", "Workers started.", status.starts)
         yield CounterMetricFamily(
             f"{PREFIX}crashes", "Workers that ended unasked, or had to be ended.", status.crashes
         )

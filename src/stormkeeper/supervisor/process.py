@@ -46,7 +46,7 @@ from stormkeeper.supervisor.registration import ErrorReports, Machine, Registrat
 from stormkeeper.supervisor.slot_loop import SlotLoop, SupervisorContext
 from stormkeeper.supervisor.slot_model import SlotTimeouts
 from stormkeeper.supervisor.topology_code import LocalTopologyCode
-from stormkeeper.supervisor.worker_processes import Launcher, WorkerProcesses
+from stormkeeper.supervisor.worker_processes import WorkerFiles, WorkerProcesses
 from stormkeeper.thrift.serialization import Codec
 from stormkeeper.topology.package.environment import Base
 
@@ -117,7 +117,7 @@ def _serve(
             code=code,
             environments=Environments(directories.environments, Base.here()),
             checkpoints=CheckpointRemoval(storm, machine.supervisor_id, conf),
-            launcher=Launcher(conf, machine.supervisor_id, directories, code, state.next_start),
+            files=WorkerFiles(conf, machine.supervisor_id, directories, code, state.next_start),
             registration=registered,
             reports=reports,
         )

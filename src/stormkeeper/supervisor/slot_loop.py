@@ -29,7 +29,7 @@ from stormkeeper.supervisor.registration import ErrorReports, Machine, Registrat
 from stormkeeper.supervisor.slot_model import Restart, SlotAssignment, SlotRecord, SlotTimeouts
 from stormkeeper.supervisor.slots import WRITTEN_CODES, SlotMachine, SlotState, SlotStatus
 from stormkeeper.supervisor.topology_code import LocalTopologyCode, PreparationThreads
-from stormkeeper.supervisor.worker_processes import Launcher, WorkerLook, WorkerProcesses
+from stormkeeper.supervisor.worker_processes import WorkerFiles, WorkerLook, WorkerProcesses
 from stormkeeper.topology.faults import crash
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class SupervisorContext:
     code: LocalTopologyCode
     environments: Environments
     checkpoints: CheckpointRemoval
-    launcher: Launcher
+    files: WorkerFiles
     registration: Registration
     reports: ErrorReports
 
@@ -113,7 +113,7 @@ class SlotLoop:
         self._orders = Orders()
         self._look_due = self._measure_due = self._beats_due = now
         self._memory: dict[int, int] = {}
-        self._launches = self._crashes = self._problems = 0
+        self._starts = self._crashes = self._problems = 0
         self.needed = self._find_needed()
         self.status = SupervisorStatus(now)
         self._unsaved = ""
@@ -208,7 +208,7 @@ class SlotLoop:
         self._update_needed()
 
     def _restart(self, storm_id: str) -> Restart:
-        found = self._context.launcher.restart(storm_id)
+        found = self._context.files.restart(storm_id)
         if found is not None:
             return found
         wanted = (record.wanted for record in self._records.values())
@@ -228,7 +228,7 @@ class SlotLoop:
 
     def _last_beat(self, worker_id: str) -> int | None:
         try:
-            return self._context.launcher.alive(worker_id).stat().st_mtime_ns
+            return self._context.files.alive(worker_id).stat().st_mtime_ns
         except OSError:
             return None
 
@@ -268,7 +268,7 @@ class SlotLoop:
         User code can end the process with any code, so a worker writes the end of its queries to a
         file, or else to the cluster's state.
         """
-        written = self._context.launcher.written_exit_code(worker_id)
+        written = self._context.files.written_exit_code(worker_id)
         if written is not None:
             return replace(look, exit_code=written)
         code, worker = look.exit_code, self._workers[worker_id]
@@ -314,7 +314,7 @@ class SlotLoop:
             time.monotonic(),
             slots,
             dict(self._memory),
-            self._launches,
+            self._starts,
             self._crashes,
             self._problems,
             self._orders.foreign,
@@ -349,10 +349,8 @@ class SlotLoop:
                 self._preparations.fetch(port, request, assignment.storm_id)
             case slot_model.PrepareEnvironment(request, assignment):
                 self._preparations.build(port, request, assignment.storm_id)
-            case slot_model.AbandonRequest(request):
-                self._preparations.abandon(port, request)
-            case slot_model.LaunchWorker(worker_id, assignment):
-                return self._launch(port, worker_id, assignment)
+            case slot_model.StartWorker(worker_id, assignment):
+                return self._start_worker(port, worker_id, assignment)
             case slot_model.TerminateWorker(worker_id):
                 log.info("slot %d: asking the worker %s to end", port, worker_id)
                 self._context.processes.terminate(worker_id)
@@ -401,20 +399,22 @@ class SlotLoop:
         storm_ids |= {worker.assignment.storm_id for worker in workers} | self._orders.storm_ids
         return Needed(frozenset(storm_ids), frozenset(worker.worker_id for worker in workers))
 
-    def _launch(self, port: int, worker_id: str, assignment: SlotAssignment) -> slot_model.Event:
+    def _start_worker(
+        self, port: int, worker_id: str, assignment: SlotAssignment
+    ) -> slot_model.Event:
         context, storm_id = self._context, assignment.storm_id
         if self._unsaved:
             self._workers[worker_id] = _Worker(port)
-            return slot_model.LaunchFailed(worker_id, self._unsaved)
+            return slot_model.StartFailed(worker_id, self._unsaved)
         try:
             python = self._preparations.python(storm_id)
-            command = context.launcher.command(worker_id, port, assignment, python)
+            command = context.files.command(worker_id, port, assignment, python)
             process = context.processes.start(worker_id, command)
         except (SupervisorError, ConfigError) as error:
             self._workers[worker_id] = _Worker(port)  # without processes
-            return slot_model.LaunchFailed(worker_id, str(error))
+            return slot_model.StartFailed(worker_id, str(error))
         log.info("slot %d: started a worker of %s as process %d", port, storm_id, process.pid)
-        self._launches += 1
+        self._starts += 1
         self._workers[worker_id] = _Worker(port)
         self._waiter.follow(worker_id, process)
         if not self._waiter.follows(worker_id):

@@ -49,17 +49,17 @@ class CrashSeries:
 
 @dataclass(frozen=True, slots=True)
 class SlotAssignment:
-    """The work of a slot. A change of any field but `restart` and `crashes` is a new launch."""
+    """The work of a slot. A change of any field but `restart` and `crashes` is a new start."""
 
     storm_id: str
     claims: dict[str, str] = field(default_factory=dict)
     version: str = ""
     memory_bytes: int | None = None
     restart: Restart = Restart.ON_FAILURE
-    #: Of the same queries before this launch, in any slot.
+    #: Of the same queries before this start, in any slot.
     crashes: CrashSeries | None = None
 
-    def is_same_launch(self, other: "SlotAssignment | None") -> bool:
+    def is_same_start(self, other: "SlotAssignment | None") -> bool:
         if other is None:
             return False
         # An older Nimbus that rewrites an assignment leaves `crashes` out.
@@ -176,15 +176,15 @@ class PreparationFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """Answer to `LaunchWorker`."""
+    """Answer to `StartWorker`."""
 
     worker_id: str
     process: ProcessId
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchFailed:
-    """A `LaunchWorker` failed: no process was started, nor will be."""
+class StartFailed:
+    """A `StartWorker` failed: no process was started."""
 
     worker_id: str
     reason: str
@@ -230,7 +230,7 @@ class Tick:
     """Time has passed; follows all other events, as silence is judged."""
 
 
-WorkerEvent = WorkerStarted | LaunchFailed | SignOfLife | MemoryMeasured | WorkerEnded | WorkerGone
+WorkerEvent = WorkerStarted | StartFailed | SignOfLife | MemoryMeasured | WorkerEnded | WorkerGone
 Event = Wanted | Prepared | PreparationFailed | WorkerEvent | Tick
 
 # --- instructions --------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ Event = Wanted | Prepared | PreparationFailed | WorkerEvent | Tick
 
 @dataclass(frozen=True, slots=True)
 class SaveRecord:
-    """Save the slot's record. If that fails, a following `LaunchWorker` fails, too."""
+    """Save the slot's record. If that fails, a following `StartWorker` fails, too."""
 
     record: SlotRecord
 
@@ -260,15 +260,8 @@ class PrepareEnvironment:
 
 
 @dataclass(frozen=True, slots=True)
-class AbandonRequest:
-    """Drop the answer to this request."""
-
-    request: int
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchWorker:
-    """Start the worker's process; answer `WorkerStarted` or `LaunchFailed`."""
+class StartWorker:
+    """Start the worker's process; answer `WorkerStarted` or `StartFailed` before other events."""
 
     worker_id: str
     assignment: SlotAssignment
@@ -322,8 +315,7 @@ Instruction = (
     SaveRecord
     | FetchCode
     | PrepareEnvironment
-    | AbandonRequest
-    | LaunchWorker
+    | StartWorker
     | TerminateWorker
     | KillWorker
     | ReportCrash

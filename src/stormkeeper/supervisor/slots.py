@@ -97,8 +97,7 @@ class _Preparation:
             return []
         if self._request is not None:
             what = "the code" if self.step is _Step.CODE else "the environment"
-            given_up = self.abandon()
-            return given_up + self._failed(f"{what} was not there in time", now)
+            return self._failed(f"{what} was not there in time", now)
         self._request = next(self._requests)
         if self.step is _Step.CODE:
             self.deadline = now + self._times.code
@@ -115,9 +114,6 @@ class _Preparation:
     def not_prepared(self, request: int, reason: str, now: float) -> list[Instruction]:
         return self._failed(reason, now) if request == self._request else []
 
-    def abandon(self) -> list[Instruction]:
-        return [] if self._request is None else [slot_model.AbandonRequest(self._request)]
-
     def _failed(self, reason: str, now: float) -> list[Instruction]:
         self._request, self.reason = None, reason
         self._failures += 1
@@ -126,7 +122,6 @@ class _Preparation:
 
 
 class _Phase(Enum):
-    LAUNCHING = auto()
     STARTING = auto()
     RUNNING = auto()
     ASKED = auto()
@@ -134,7 +129,7 @@ class _Phase(Enum):
     KILLING = auto()
 
 
-_WORKING = frozenset((_Phase.LAUNCHING, _Phase.STARTING, _Phase.RUNNING))
+_WORKING = frozenset((_Phase.STARTING, _Phase.RUNNING))
 
 
 @dataclass(slots=True)
@@ -142,10 +137,8 @@ class _Worker:
     id: str
     assignment: SlotAssignment
     deadline: float
-    phase: _Phase = _Phase.LAUNCHING
     process: ProcessId | None = None
-    #: Whether `LaunchWorker` was answered; before that, a missing process proves nothing.
-    is_answered: bool = False
+    phase: _Phase = _Phase.STARTING
     #: Whether it ends for another assignment, which is no crash.
     is_unwanted: bool = False
     fault: str = ""
@@ -192,9 +185,7 @@ class SlotMachine:
                 adopted.worker_id,
                 adopted.assignment,
                 now + times.start,
-                _Phase.STARTING,
                 adopted.process,
-                is_answered=True,
             )
         elif self._crashes:
             self._not_before = now + times.delay(self._crashes)
@@ -205,7 +196,7 @@ class SlotMachine:
         self._handle(event, now)
         self._watch_worker(now)
         self._prepare(now)
-        self._launch(now)
+        self._start_worker(now)
         if (record := self.record()) != self._recorded:
             self._recorded = record
             self._out.insert(0, slot_model.SaveRecord(record))
@@ -228,14 +219,11 @@ class SlotMachine:
 
     def record(self) -> SlotRecord:
         worker = self._worker
-        launch = (
-            slot_model.WorkerRecord(worker.id, worker.assignment, worker.process)
-            if worker
-            else None
-        )
         return SlotRecord(
             wanted=self._wanted,
-            worker=launch,
+            worker=slot_model.WorkerRecord(worker.id, worker.assignment, worker.process)
+            if worker
+            else None,
             crashes=self._crashes,
             outcome=self._outcome,
             crashing_since=self._crashing_since,
@@ -288,11 +276,10 @@ class SlotMachine:
     def _handle_of_worker(self, worker: _Worker, event: WorkerEvent, now: float) -> None:
         match event:
             case slot_model.WorkerStarted(process=process):
-                self._started(worker, process)
-            case slot_model.LaunchFailed(reason=reason):
-                if not worker.is_answered:
-                    worker.fault = worker.fault or reason
-                    self._forget(worker, now)
+                worker.process = process
+            case slot_model.StartFailed(reason=reason):
+                worker.fault = reason
+                self._forget(worker, now, has_run=False)
             case slot_model.SignOfLife():
                 if worker.phase in _WORKING:
                     if worker.phase is not _Phase.RUNNING:
@@ -302,16 +289,15 @@ class SlotMachine:
             case slot_model.MemoryMeasured(memory_bytes=size):
                 self._measured(worker, size, now)
             case slot_model.WorkerEnded():
-                if worker.is_answered and not worker.has_ended:
+                if not worker.has_ended:
                     self._ended(worker, event, now)
             case slot_model.WorkerGone():
-                if worker.is_answered:
-                    self._forget(worker, now)
+                self._forget(worker, now)
 
     def _want(self, assignment: SlotAssignment | None) -> None:
         if assignment == self._wanted:
             return
-        if assignment is not None and assignment.is_same_launch(self._wanted):
+        if assignment is not None and assignment.is_same_start(self._wanted):
             # The worker goes on; only the reaction to its end has changed.
             self._wanted = assignment
             if self._outcome is not None and not self._outcome.stands_under(assignment.restart):
@@ -326,15 +312,6 @@ class SlotMachine:
         # After a new decision of the leader the next start is immediate.
         self._not_before = -inf
         self._wanted, self._outcome, self._reason = assignment, None, reason
-
-    def _started(self, worker: _Worker, process: ProcessId) -> None:
-        if worker.is_answered:
-            return
-        worker.process, worker.is_answered = process, True
-        if worker.phase is _Phase.LAUNCHING:
-            worker.phase = _Phase.STARTING
-        elif worker.phase is _Phase.ASKED:
-            self._out.append(slot_model.TerminateWorker(worker.id))
 
     def _ended(self, worker: _Worker, event: slot_model.WorkerEnded, now: float) -> None:
         worker.has_ended, worker.exit_code = True, event.exit_code
@@ -364,7 +341,7 @@ class SlotMachine:
         worker = self._worker
         if worker is None:
             return
-        if worker.phase in _WORKING and not worker.assignment.is_same_launch(self._wanted):
+        if worker.phase in _WORKING and not worker.assignment.is_same_start(self._wanted):
             worker.is_unwanted = True
             self._ask_to_end(worker, now)
         if self._crashes and now >= worker.running_since + self._times.stable:
@@ -372,7 +349,7 @@ class SlotMachine:
         if now < worker.deadline:
             return
         match worker.phase:
-            case _Phase.LAUNCHING | _Phase.STARTING:
+            case _Phase.STARTING:
                 fault = f"it gave no sign of life in the {self._times.start:g} s after its start"
                 self._ask_to_end(worker, now, fault)
             case _Phase.RUNNING:
@@ -402,7 +379,7 @@ class SlotMachine:
             )
             self._out.append(slot_model.ReportProblem(worker.assignment, self._reason))
 
-    def _forget(self, worker: _Worker, now: float) -> None:
+    def _forget(self, worker: _Worker, now: float, *, has_run: bool = True) -> None:
         self._worker = None
         self._out.append(slot_model.RemoveWorkerFiles(worker.id))
         if worker.is_unwanted:
@@ -410,7 +387,7 @@ class SlotMachine:
             return
         if not worker.fault and worker.exit_code == AGAIN:
             return
-        is_wanted = worker.assignment.is_same_launch(self._wanted)
+        is_wanted = worker.assignment.is_same_start(self._wanted)
         restart = (self._wanted if is_wanted and self._wanted else worker.assignment).restart
         if not worker.fault and worker.exit_code == 0 and restart is not Restart.ALWAYS:
             if is_wanted:
@@ -424,7 +401,7 @@ class SlotMachine:
             self._crashing_since = self._crashing_since or int(self._clock())
             crashes, self._reason = self._crashes, reason
             self._not_before = now + self._times.delay(crashes)
-            if restart is Restart.NEVER and worker.is_answered:  # otherwise it never ran
+            if restart is Restart.NEVER and has_run:
                 self._outcome = SlotOutcome.FAILED
         self._out.append(
             slot_model.ReportCrash(worker.assignment, worker.id, reason, crashes, worker.process)
@@ -436,7 +413,6 @@ class SlotMachine:
         wanted, worker, preparation = self._wanted, self._worker, self._preparation
         is_needed = self._outcome is None and (worker is None or worker.is_unwanted)
         if preparation is not None and not (is_needed and preparation.assignment == wanted):
-            self._out += preparation.abandon()
             self._preparation = preparation = None
         if wanted is None or not is_needed:
             return
@@ -444,7 +420,7 @@ class SlotMachine:
             preparation = self._preparation = _Preparation(wanted, self._times, self._requests)
         self._out += preparation.proceed(now)
 
-    def _launch(self, now: float) -> None:
+    def _start_worker(self, now: float) -> None:
         preparation = self._preparation
         if self._worker is not None or preparation is None or now < self._not_before:
             return
@@ -453,7 +429,7 @@ class SlotMachine:
         self._preparation = None
         wanted = preparation.assignment
         self._worker = _Worker(self._new_worker_id(), wanted, now + self._times.start)
-        self._out.append(slot_model.LaunchWorker(self._worker.id, wanted))
+        self._out.append(slot_model.StartWorker(self._worker.id, wanted))
 
 
 def _ended_by_kernel(assignment: SlotAssignment) -> str:

@@ -218,15 +218,14 @@ class PreparationThreads:
         self._code = code
         self._environments = environments
         self._answer = answer
-        self._lock = threading.Lock()
-        self._requests: set[tuple[int, int]] = set()
+        self._closed = threading.Event()
         self._pythons: dict[str, Path] = {}
         self._building: dict[str, str] = {}
 
     def fetch(self, port: int, request: int, storm_id: str) -> None:
         self._begin(
             *(port, request, f"code {storm_id}"),
-            lambda: self._code.fetch(storm_id, lambda: (port, request) in self._requests),
+            lambda: self._code.fetch(storm_id, lambda: not self._closed.is_set()),
         )
 
     def build(self, port: int, request: int, storm_id: str) -> None:
@@ -248,20 +247,12 @@ class PreparationThreads:
         except KeyError:
             raise SupervisorError(f"there is no environment for {storm_id} yet") from None
 
-    def abandon(self, port: int, request: int) -> None:
-        with self._lock:
-            self._requests.discard((port, request))
-
     def close(self) -> None:
-        """Drop all answers, and cancel builds."""
-        with self._lock:
-            self._requests.clear()
+        """Drop all answers, and cancel fetches and builds."""
+        self._closed.set()
         self._environments.close()
 
     def _begin(self, port: int, request: int, name: str, do: Callable[[], None]) -> None:
-        with self._lock:
-            self._requests.add((port, request))
-
         def run() -> None:
             answer: Event = Prepared(request)
             try:
@@ -272,10 +263,7 @@ class PreparationThreads:
                 # The slot gets an answer at once, and retries.
                 log.exception("the %s cannot be prepared, by a defect of Stormkeeper", name)
                 answer = PreparationFailed(request, f"an error of the supervisor: {error!r}")
-            with self._lock:
-                is_wanted = (port, request) in self._requests
-                self._requests.discard((port, request))
-            if is_wanted:
+            if not self._closed.is_set():
                 self._answer(port, answer)
 
         threading.Thread(target=run, name=name, daemon=True).start()

@@ -71,8 +71,8 @@ class WorkerCommand:
     memory_bytes: int | None = None
 
 
-class Launcher:
-    """Writes the files and commands of workers."""
+class WorkerFiles:
+    """The files and commands of a supervisor's workers."""
 
     def __init__(
         self,
@@ -321,7 +321,7 @@ class WorkerProcesses:
     def end_strays(self, timeout_secs: float) -> int:
         """Kill the `strays`; return their number, or raise `SupervisorError`.
 
-        Without this before the first launch, a slot may have two workers.
+        Without this before the first start, a slot may have two workers.
         """
         deadline = time.monotonic() + timeout_secs
         strays = self.strays()

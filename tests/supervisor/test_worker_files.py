@@ -1,4 +1,4 @@
-"""What a worker is launched with."""
+"""What a worker is started with."""
 
 import json
 import stat
@@ -12,7 +12,7 @@ from stormkeeper import conf
 from stormkeeper.errors import ConfigError, SupervisorError
 from stormkeeper.supervisor.disk import Directories
 from stormkeeper.supervisor.slot_model import Restart, SlotAssignment
-from stormkeeper.supervisor.worker_processes import Launcher
+from stormkeeper.supervisor.worker_processes import WorkerFiles
 from stormkeeper.worker.heartbeat import write_exit_code
 from support.packages import of_folder, packed
 
@@ -50,7 +50,7 @@ def code(tmp_path):
 
 
 @pytest.fixture
-def launching(tmp_path, code, monkeypatch):
+def files(tmp_path, code, monkeypatch):
     monkeypatch.chdir(tmp_path)
     directories = Directories(Path("local"), Path("logs"))
     directories.make()
@@ -60,22 +60,22 @@ def launching(tmp_path, code, monkeypatch):
         "storm.zookeeper.auth.payload": "u:" + SECRET,
     }
     numbers = iter(range(5, 100))
-    return Launcher(
+    return WorkerFiles(
         conf.defaults().with_values(own), "sup-a", directories, code, lambda: next(numbers)
     )
 
 
-def test_what_a_worker_says_of_its_end_is_read(launching):
-    launching.command("w1", 6700, WORK, Path("/env/bin/python"))
-    assert launching.written_exit_code("w1") is launching.written_exit_code("other") is None
-    write_exit_code(launching.alive("w1"), 0)
-    assert launching.written_exit_code("w1") == 0
-    write_exit_code(launching.alive("other"), 0)  # the folder is gone: no error
+def test_what_a_worker_says_of_its_end_is_read(files):
+    files.command("w1", 6700, WORK, Path("/env/bin/python"))
+    assert files.written_exit_code("w1") is files.written_exit_code("other") is None
+    write_exit_code(files.alive("w1"), 0)
+    assert files.written_exit_code("w1") == 0
+    write_exit_code(files.alive("other"), 0)  # the folder is gone: no error
     write_exit_code(None, 0)
 
 
-def test_the_command_line_is_the_workers(launching, code, tmp_path):
-    command = launching.command("w1", 6700, WORK, Path("/env/bin/python"))
+def test_the_command_line_is_the_workers(files, code, tmp_path):
+    command = files.command("w1", 6700, WORK, Path("/env/bin/python"))
     place = tmp_path / "local" / "workers" / "w1"
     assert command.folder == place
     assert command.log == tmp_path / "logs" / WC / "6700" / "worker.log"
@@ -86,15 +86,15 @@ def test_the_command_line_is_the_workers(launching, code, tmp_path):
         f" --storm-id {WC} --node sup-a --port 6700 --claim out=7-3-5"
         f" --config {place}/worker.yaml"
     )
-    assert launching.alive("w1") == place / "heartbeats" / "alive"
+    assert files.alive("w1") == place / "heartbeats" / "alive"
     assert (place / "package").readlink() == code.root
     assert (place / "python").readlink() == Path("/env/bin/python")
-    again = launching.command("w2", 6700, WORK, Path("/env/bin/python"))
+    again = files.command("w2", 6700, WORK, Path("/env/bin/python"))
     assert "out=7-3-6" in again.argv
 
 
-def test_configuration_files_are_private(launching, code, tmp_path):
-    command = launching.command("w1", 6700, WORK, Path(sys.executable))
+def test_configuration_files_are_private(files, code, tmp_path):
+    command = files.command("w1", 6700, WORK, Path(sys.executable))
     assert SECRET not in " ".join([*command.argv, *command.environment.values()])
     topology, own = command.folder / "topology.json", command.folder / "worker.yaml"
     assert json.loads(topology.read_bytes()) == code.saved
@@ -106,14 +106,14 @@ def test_configuration_files_are_private(launching, code, tmp_path):
     assert stat.S_IMODE(command.folder.stat().st_mode) == 0o700
 
 
-def test_the_environment_is_the_topologys_but_for_its_python(launching, code):
+def test_the_environment_is_the_topologys_but_for_its_python(files, code):
     code.saved["topology.environment"] = {
         "PYSPARK_PYTHON": "mine",
         "TMPDIR": "/fast",
         "LEVEL": 3,
         "DEEP": True,
     }
-    command = launching.command("w1", 6700, WORK, Path("/env/bin/python"))
+    command = files.command("w1", 6700, WORK, Path("/env/bin/python"))
     assert command.environment == {
         "PYSPARK_PYTHON": "/env/bin/python",
         "TMPDIR": "/fast",
@@ -123,16 +123,16 @@ def test_the_environment_is_the_topologys_but_for_its_python(launching, code):
     }
 
 
-def test_a_configuration_that_is_wrong_keeps_it_from_its_start(launching, code):
+def test_a_configuration_that_is_wrong_keeps_it_from_its_start(files, code):
     code.saved["topology.environment"] = ["LANG"]
     with pytest.raises(ConfigError, match=f"of {WC}: topology.environment: expected a mapping"):
-        launching.command("w1", 6700, WORK, Path("/env/bin/python"))
+        files.command("w1", 6700, WORK, Path("/env/bin/python"))
 
 
-def test_what_it_says_of_restarts_is_known_when_its_code_is_here(launching, code):
-    assert launching.restart(WC) is Restart.ON_FAILURE
+def test_what_it_says_of_restarts_is_known_when_its_code_is_here(files, code):
+    assert files.restart(WC) is Restart.ON_FAILURE
     code.saved["topology.restart"] = "never"
-    assert launching.restart(WC) is Restart.NEVER
-    assert launching.restart("job-2-1") is None
+    assert files.restart(WC) is Restart.NEVER
+    assert files.restart("job-2-1") is None
     code.saved["topology.restart"] = "sometimes"
-    assert launching.restart(WC) is None
+    assert files.restart(WC) is None
