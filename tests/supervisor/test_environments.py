@@ -99,7 +99,7 @@ def test_one_is_built_of_wheels_and_kept(made, unpacked, tmp_path, caplog):
     assert prefix == str(built.parents[1])
     assert Path(file).is_relative_to(prefix)
     # What it stands on is where it was (this package by a link of its own, as it is installed in
-    # place), and the programs that were installed know where they are now.
+    # place), and the programs that were installed know where they are.
     versions = "import pyspark, stormkeeper; print(pyspark.__version__, stormkeeper.__version__)"
     assert said(built, "-P", "-c", versions) == f"{BASE.pyspark} {BASE.stormkeeper}"
     assert said(built.with_name("tiny")) == f"run by {built}"
@@ -151,13 +151,13 @@ class Held(Environments):
         self.go = threading.Event()
         self.fault = None
 
-    def _build(self, unfinished, *_):
+    def _build(self, place, *_):
         self.builds += 1
         assert self.go.wait(DEADLINE_SECS)
         if self.fault is not None:
             raise self.fault
-        (unfinished / "bin").mkdir()
-        (unfinished / "bin" / "python").symlink_to(sys.executable)
+        (place / "bin").mkdir(parents=True)
+        (place / "bin" / "python").symlink_to(sys.executable)
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def test_what_somebody_is_about_to_get_is_not_removed(held, monkeypatch):
 
 
 def test_what_a_killed_supervisor_has_left(tmp_path):
-    for name in (".building-x", ".removing-y", "kept"):
+    for name in (".removing-y", "kept"):
         (tmp_path / "environments" / name / "bin").mkdir(parents=True)
     Environments(tmp_path / "environments", BASE)
     assert left_in(tmp_path) == ["kept"]

@@ -1,7 +1,8 @@
 """Python environments of topologies, shared by topologies with the same requirements.
 
 An environment is a virtual environment with the requirements, and a ``.pth`` file that adds the
-supervisor's own packages (PySpark, Stormkeeper).
+supervisor's own packages (PySpark, Stormkeeper). Its record is written last, so an environment
+without a record is unfinished.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ CHECK_SECS: Final = 120.0
 
 _STEPS: Final = ("Collecting ", "Downloading ", "Processing ", "Building ", "Installing ")
 
-_UNFINISHED = ".building-"
 _REMOVED = ".removing-"
 _IDENTITY = re.compile(rf"[0-9a-f]{{{DIGITS}}}")
 _RECORD = "environment.json"
@@ -58,7 +58,7 @@ class Environments:
         self._builds: dict[str, Future[Path]] = {}
         self._progress: dict[str, str] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left in (*folder.glob(f"{_UNFINISHED}*"), *folder.glob(f"{_REMOVED}*")):
+        for left in folder.glob(f"{_REMOVED}*"):
             shutil.rmtree(left, ignore_errors=True)
 
     def identity(self, manifest: PackageManifest) -> str | None:
@@ -135,30 +135,27 @@ class Environments:
             _log.warning("the environment %s is broken: it is built again", place)
             shutil.rmtree(place)
         started = time.monotonic()
-        unfinished = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED}{name}-", dir=self._folder))
         try:
-            self._build(unfinished, place, manifest, unpacked)
-            (unfinished / _RECORD).write_bytes(record)
-            unfinished.rename(place)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            self._build(place, manifest, unpacked)
+            (place / _RECORD).write_bytes(record)
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
         _log.info("the environment %s is built, in %.1f s", place, time.monotonic() - started)
         return _python(place)
 
-    def _build(
-        self, unfinished: Path, place: Path, manifest: PackageManifest, unpacked: Path
-    ) -> None:
+    def _build(self, place: Path, manifest: PackageManifest, unpacked: Path) -> None:
         if importlib.util.find_spec("pip") is None:
             raise EnvironmentBuildError(
                 "the supervisor's environment has no pip, which installs what topologies require: "
                 f"{sys.executable} -m ensurepip"
             )
-        venv.EnvBuilder(symlinks=True).create(unfinished)
-        packages = next((unfinished / "lib").glob("python*/site-packages"))
+        venv.EnvBuilder(symlinks=True).create(place)
+        packages = next((place / "lib").glob("python*/site-packages"))
         (packages / _LINK).write_text(_link(), encoding="ascii")
-        required = unfinished / "requirements.txt"
+        required = place / "requirements.txt"
         required.write_text("".join(f"{pin}\n" for pin in manifest.requirements))
-        constraints = unfinished / "constraints.txt"
+        constraints = place / "constraints.txt"
         constraints.write_text(
             "".join(f"{package}=={version}\n" for package, version in self._base.versions.items())
         )
@@ -167,11 +164,10 @@ class Environments:
         pip += ["--requirement", str(required), "--constraint", str(constraints)]
         if manifest.wheels:
             pip += ["--no-index", "--find-links", str(unpacked / WHEELS)]
-        self._run("pip", unfinished, pip, self._build_secs, self._noted(place.name))
+        self._run("pip", place, pip, self._build_secs, self._noted(place.name))
         check = ["-c", "import pyspark, stormkeeper"]
-        self._run("the import of PySpark beside the requirements", unfinished, check, CHECK_SECS)
-        _rename_in_scripts(unfinished, place)
-        os.sync()  # otherwise a power failure may leave empty files under the final name
+        self._run("the import of PySpark beside the requirements", place, check, CHECK_SECS)
+        os.sync()  # otherwise a power failure may leave empty files beside the record
 
     def _noted(self, name: str) -> Callable[[str], None]:
         def note(line: str) -> None:
@@ -185,7 +181,7 @@ class Environments:
     def _run(
         self,
         what: str,
-        unfinished: Path,
+        place: Path,
         arguments: Sequence[str],
         secs: float,
         progress: Callable[[str], None] = lambda _: None,
@@ -193,8 +189,8 @@ class Environments:
         try:
             children.run(
                 what,
-                [str(_python(unfinished)), "-P", *arguments],
-                log=unfinished / "build.log",
+                [str(_python(place)), "-P", *arguments],
+                log=place / "build.log",
                 env={**os.environ, "PIP_USER": "0"},
                 secs=secs,
                 cancelled=self._closed.is_set,
@@ -227,11 +223,3 @@ def _link() -> str:
     there = [folder for folder in folders if Path(folder).is_dir()]
     # `site` runs the line in a function, where a comprehension would not see the import.
     return f"import site; list(map(site.addsitedir, {there!a}))\n"
-
-
-def _rename_in_scripts(unfinished: Path, place: Path) -> None:
-    """Put the final path into installed programs."""
-    for script in (unfinished / "bin").iterdir():
-        if script.is_file() and not script.is_symlink():
-            data = script.read_bytes()
-            script.write_bytes(data.replace(bytes(unfinished), bytes(place)))
