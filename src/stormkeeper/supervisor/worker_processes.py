@@ -16,7 +16,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -49,7 +49,6 @@ WORKER_MARK: Final = "STORMKEEPER_WORKER"
 OWNER_MARK: Final = "STORMKEEPER_SUPERVISOR"
 
 _LOOK_SECS: Final = 0.05
-_ENDED_LOOK_SECS: Final = 0.1
 
 _KILLED_SECS: Final = 30.0
 
@@ -323,24 +322,36 @@ class WorkerProcesses:
 
         Without this before the first start, a slot may have two workers.
         """
-        deadline = time.monotonic() + timeout_secs
         strays = self.strays()
         for worker_id in strays:
             self.adopt(worker_id, None)
-        while left := [one for one, look in self.look().items() if one in strays and look.members]:
-            for worker_id in left:
-                self.kill(worker_id)
-            if time.monotonic() > deadline:
-                raise SupervisorError(
-                    f"workers that an earlier supervisor of {self._owner} has left do not end"
-                    f" ({', '.join(left)}): restart the machine, or free what they wait for"
-                )
-            time.sleep(_LOOK_SECS)
+        if left := self.wait_ended(strays, timeout_secs, by_force=True):
+            raise SupervisorError(
+                f"workers that an earlier supervisor of {self._owner} has left do not end"
+                f" ({', '.join(sorted(left))}): restart the machine, or free what they wait for"
+            )
         for worker_id in strays:
             self.forget(worker_id)
         if self._groups is not None:
             self._groups.remove_others(self._workers)
         return len(strays)
+
+    def wait_ended(
+        self, worker_ids: Collection[str], timeout_secs: float, *, by_force: bool = False
+    ) -> set[str]:
+        """Wait until no process of these workers is left; return those with processes.
+
+        `by_force` kills the processes until then.
+        """
+        deadline = time.monotonic() + timeout_secs
+        while True:
+            looks = self.look()
+            left = {worker_id for worker_id in worker_ids if looks[worker_id].members}
+            if not left or time.monotonic() > deadline:
+                return left
+            for worker_id in left if by_force else ():
+                self.kill(worker_id)
+            time.sleep(_LOOK_SECS)
 
     def _marked(self, table: Mapping[int, Process]) -> dict[str, set[int]]:
         found: dict[str, set[int]] = {}
@@ -428,18 +439,12 @@ def end_workers(directories: Directories, grace_secs: float) -> list[EndedWorker
     found = {worker_id: look for worker_id, look in processes.look().items() if look.members}
     for worker_id in found:
         processes.terminate(worker_id)
-    by_force = _wait(processes, set(found), time.monotonic() + grace_secs)
-    for worker_id in by_force:
-        processes.kill(worker_id)
-    deadline = time.monotonic() + _KILLED_SECS
-    while left := _wait(processes, by_force, time.monotonic() + 1.0):
-        if time.monotonic() > deadline:
-            raise SupervisorError(
-                f"these workers cannot be ended, even by force: {', '.join(sorted(left))}; restart"
-                " the machine, or free what they wait for"
-            )
-        for worker_id in left:
-            processes.kill(worker_id)
+    by_force = processes.wait_ended(found, grace_secs)
+    if left := processes.wait_ended(by_force, _KILLED_SECS, by_force=True):
+        raise SupervisorError(
+            f"these workers cannot be ended, even by force: {', '.join(sorted(left))}; restart the"
+            " machine, or free what they wait for"
+        )
     ended = []
     for worker_id, look in found.items():
         known, port = slots.get(worker_id, (None, None))
@@ -447,15 +452,6 @@ def end_workers(directories: Directories, grace_secs: float) -> list[EndedWorker
         pid = look.process.pid if look.process is not None and look.is_alive else None
         ended.append(EndedWorker(worker_id, storm_id, port, pid, worker_id in by_force))
     return ended
-
-
-def _wait(processes: WorkerProcesses, worker_ids: set[str], deadline: float) -> set[str]:
-    while True:
-        looks = processes.look()
-        left = {worker_id for worker_id in worker_ids if looks[worker_id].members}
-        if not left or time.monotonic() > deadline:
-            return left
-        time.sleep(_ENDED_LOOK_SECS)
 
 
 def start_claims(assignment: SlotAssignment, number: int) -> dict[str, str]:
