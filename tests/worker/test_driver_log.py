@@ -115,7 +115,7 @@ def test_a_descriptor_that_appends_to_a_file_is_looked_after(tmp_path):
         writer.write(bytes(2 * BLOCK))
         until(lambda: Path(f"{file}.1.gz").exists())
         log.close()
-        assert not log._thread.is_running
+        assert not log.is_running
 
 
 def test_other_descriptors_are_left_alone(tmp_path):
@@ -211,5 +211,5 @@ def test_levels_are_set_and_reset_while_the_worker_runs(spark, spark_level):
     now[0] = 101.0
     until(lambda: spark_level(NAME) == before)
     assert logging.getLogger(NAME).level == logging.NOTSET
-    levels.close()
-    until(lambda: not levels._thread.is_running)
+    levels.close(0.0)
+    until(lambda: not levels.is_running)

@@ -45,7 +45,7 @@ def watch(world, monkeypatch):
     watch.start()
     yield watch
     world.answers.set()
-    watch.close()
+    watch.close(0.0)
 
 
 def looks(watch, world, *gaps):
@@ -168,7 +168,7 @@ def test_executors_are_counted_on_a_thread():
     watch = ExecutorWatch(lambda: next(counts), str, limit_secs=0.02, look_secs=0.005)
     watch.start()
     until(lambda: watch.has_lost)
-    watch.close()
+    watch.close(0.0)
 
 
 def test_driver_that_waits_says_what_it_asks_for():

@@ -58,7 +58,7 @@ PYTHON_LEVELS: Final = {
 _LEVELS_LOOK_SECS: Final = 1.0
 
 
-class LogRotation:
+class LogRotation(PeriodicThread):
     """A thread that rotates the file, if any, to which a descriptor appends."""
 
     def __init__(
@@ -69,33 +69,29 @@ class LogRotation:
         kept: int = KEPT,
         look_secs: float = LOOK_SECS,
     ) -> None:
-        self._file = None if descriptor is None else _file_of(descriptor)
-        self._most_bytes = most_bytes
-        self._kept = kept
-        self._thread = PeriodicThread(
+        super().__init__(
             "worker-log",
-            self._step,
+            self._rotate,
             period_secs=look_secs,
             first_secs=look_secs,
             streak=FailureStreak(RETRY_SECS, RETRY_SECS),
             failure="the log cannot be rotated",
             logger=log,
         )
+        self._file = None if descriptor is None else _file_of(descriptor)
+        self._most_bytes = most_bytes
+        self._kept = kept
 
     def start(self) -> None:
         if self._file is not None:
-            self._thread.start()
-
-    def close(self) -> None:
-        """End the thread and cancel a running copy."""
-        self._thread.close()
+            super().start()
 
     def rotate_if_large(self) -> bool:
         if self._file is None or self._file.stat().st_size <= self._most_bytes:
             return False
-        return rotate(self._file, self._kept, lambda: self._thread.is_closing)
+        return rotate(self._file, self._kept, lambda: self.is_closing)
 
-    def _step(self) -> None:
+    def _rotate(self) -> None:
         self.rotate_if_large()
 
 
@@ -240,35 +236,28 @@ class AppliedLevels:
                 self._set[name] = level, self._loggers.set(name, level)
 
 
-class LogLevels:
+class LogLevels(PeriodicThread):
     """Applies a topology's log levels in a thread, as the JVM may not answer."""
 
     def __init__(
         self, session: Callable[[], SparkSession | None], clock: Callable[[], float] = time.time
     ) -> None:
+        super().__init__("worker-log-levels", self._apply, logger=log)
         self._session = session
-        self._clock = clock
+        self._now = clock
         self._config: LogConfig | None = None
         self._python = AppliedLevels(PythonLoggers())
         self._spark: AppliedLevels | None = None
         self._spark_session: SparkSession | None = None
         self._logged: dict[str, str] = {}
-        self._thread = PeriodicThread("worker-log-levels", self._step, logger=log)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def update(self, config: LogConfig | None) -> None:
         if config is not None or self._config is not None:
             self._config = config
-            self._thread.wake()
+            self.wake()
 
-    def close(self) -> None:
-        """End the thread without waiting."""
-        self._thread.close(0.0)
-
-    def _step(self) -> float:
-        levels = levels_at(self._config, self._clock())
+    def _apply(self) -> float:
+        levels = levels_at(self._config, self._now())
         if levels != self._logged:
             text = ", ".join(f"{name}={level}" for name, level in sorted(levels.items()))
             log.info("log levels set for the topology: %s", text or "none any more")

@@ -212,7 +212,7 @@ class Beater:
                 log.exception("the first heartbeat was accepted, and announcing it failed")
 
 
-class AliveFile:
+class AliveFile(PeriodicThread):
     """A file that is touched every `period_secs` as long as the heartbeat thread makes progress.
 
     Progress is an attempt to beat within `stuck_secs`, accepted or not, as a worker goes on without
@@ -228,16 +228,15 @@ class AliveFile:
         stuck_secs: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        # The supervisor waits for the first touch.
+        self._pause = min(period_secs, _FIRST_LOOK_SECS)
+        super().__init__("worker-alive", self._look, first_secs=self._pause, clock=clock)
         self._file = file
         self._beaten_at = beaten_at
         self._stuck = stuck_secs
-        self._clock = clock
         self._period = period_secs
         self._is_stuck = False
         self._fails = False
-        # The supervisor waits for the first touch.
-        self._pause = min(period_secs, _FIRST_LOOK_SECS)
-        self._thread = PeriodicThread("worker-alive", self._step, first_secs=self._pause)
 
     @classmethod
     def from_conf(
@@ -253,12 +252,6 @@ class AliveFile:
             period_secs=conf["worker.heartbeat.frequency.secs"],
             stuck_secs=conf["task.heartbeat.frequency.secs"] + timeout,
         )
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        self._thread.close()
 
     def touch(self) -> bool:
         """Touch the file, and return True, if the heartbeat thread makes progress."""
@@ -282,7 +275,7 @@ class AliveFile:
             self._fails = False
         return True
 
-    def _step(self) -> float:
+    def _look(self) -> float:
         if self.touch():
             self._pause = self._period
         return self._pause

@@ -451,12 +451,12 @@ class TopologyWorker:
         with self._finishing:
             if not self._has_finished:
                 self._has_finished = True
-                self._jvm.close()
+                self._jvm.close(0.0)
                 self._beater.close(
                     min(shutdown.BEAT_SECS, self._countdown.left(shutdown.LAST_BEAT_SECS))
                 )
                 self._reports.close()
-                self._log_levels.close()
+                self._log_levels.close(0.0)
                 self._session.end(min(shutdown.JVM_SECS, self._countdown.left(shutdown.END_SECS)))
                 self._log_rotation.close()
                 if self._alive is not None:

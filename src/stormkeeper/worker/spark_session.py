@@ -254,7 +254,7 @@ class WorkerSession:
                 for file in (*self._py_files, *self._archive()):
                     self.session.sparkContext.addPyFile(str(file))
                 if self._watch is not None:
-                    self._watch.close()
+                    self._watch.close(0.0)
                 self._watch = watch_executors(self.session, self._given)
             assert self.session is not None
             return self.session
@@ -423,7 +423,7 @@ class WorkerSession:
     def end(self, timeout_secs: float) -> None:
         """End the session, the JVM and Spark's Python workers, within `timeout_secs`."""
         if self._watch is not None:
-            self._watch.close()
+            self._watch.close(0.0)
         if self.session is not None:
             engine.end(self.session, timeout_secs)
         if self._sent is not None:

@@ -84,10 +84,11 @@ class _Trigger:
     seen: float
 
 
-class JvmWatch:
+class JvmWatch(PeriodicThread):
     """Polls the JVM on a thread, for silence and the running batches.
 
-    Heartbeats report a silence of `reported_secs`. `ask` returns the states of all runs.
+    Heartbeats report a silence of `reported_secs`. `ask` returns the states of all runs, and may
+    hang, so a close must not wait.
     """
 
     def __init__(
@@ -97,10 +98,12 @@ class JvmWatch:
         ask: Callable[[QueryEvents], States] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(
+            "worker-jvm", self._poll, period_secs=_PERIOD_SECS, first_secs=_PERIOD_SECS, clock=clock
+        )
         self._events = events
         self._reported_secs = reported_secs
         self._ask = ask or _states
-        self._clock = clock
         self._lock = threading.Lock()
         self._is_asking = False
         self._is_failing = False
@@ -108,16 +111,6 @@ class JvmWatch:
         self._silence = 0.0
         self._triggers: dict[str, _Trigger] = {}
         self._ended: dict[str, float] = {}
-        self._thread = PeriodicThread(
-            "worker-jvm", self._poll, period_secs=_PERIOD_SECS, first_secs=_PERIOD_SECS
-        )
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the poll, without waiting for a running call."""
-        self._thread.close(0.0)
 
     def look(self) -> float:
         """Return the silence in seconds; to be called several times a second."""
@@ -222,12 +215,13 @@ def _distinct(name: str, taken: Iterable[str]) -> str:
     return f"{name}-{others + 1}" if others else name
 
 
-class ExecutorWatch:
+class ExecutorWatch(PeriodicThread):
     """Counts the executors of a driver with a standalone master, on a thread.
 
     After `wait_secs` without an executor, `waiting` is the text of `wanted`. `limit_secs` after the
     loss of all executors, `has_lost` is true: the driver registers with its master once, and a
-    restarted master does not know it. A driver that never had executors goes on waiting.
+    restarted master does not know it. A driver that never had executors goes on waiting. `count`
+    may hang, so a close must not wait.
     """
 
     def __init__(
@@ -240,23 +234,15 @@ class ExecutorWatch:
         look_secs: float = _LOOK_SECS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__("executor-watch", self.look, period_secs=look_secs, clock=clock)
         self._count = count
         self._wanted = wanted
         self._limit_secs = limit_secs
         self._wait_secs = wait_secs
-        self._clock = clock
         self._had_one = False
         self._absent_since: float | None = None
         self.waiting: str | None = None
         self.has_lost = False
-        self._thread = PeriodicThread("executor-watch", self.look, period_secs=look_secs)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the watch, without waiting for a running call."""
-        self._thread.close(0.0)
 
     def look(self) -> None:
         try:
