@@ -58,7 +58,7 @@ def run_topology(spark, tmp_path):
             )
         TopologyRun(built, events, lambda: False, Claims({}, Checkpoint)).run()
         until(lambda: not events.running())
-        spark.streams.removeListener(events._listener)
+        spark.streams.removeListener(events)
         return Counts(statistics.snapshot(0.0))
 
     return run

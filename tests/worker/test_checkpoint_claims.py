@@ -211,7 +211,7 @@ def run(spark, tmp_path):
         if thread.ident is not None:
             thread.join(DEADLINE_SECS)
         until(lambda: not events.running())
-    spark.streams.removeListener(events._listener)
+    spark.streams.removeListener(events)
 
 
 def test_newer_claim_stops_batches_of_its_query_alone(run):

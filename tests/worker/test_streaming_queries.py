@@ -101,4 +101,4 @@ def test_ends_are_reported_and_stopped_queries_resume(spark, numbers, tmp_path):
         (numbers[0] / "more.txt").write_text("61\n")
         assert run(left, lambda: len(seen) == 7) == ["always"]
     assert seen == [*range(7)]  # each batch once, across the stop
-    spark.streams.removeListener(events._listener)
+    spark.streams.removeListener(events)

@@ -100,14 +100,27 @@ class BatchCounter:
         """Record the end of a run."""
 
 
-class QueryEvents:
+def _logged(handle: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Log an exception of a listener's method, which must not reach the JVM."""
+
+    @functools.wraps(handle)
+    def handling(listener: Any, event: Any) -> None:
+        try:
+            handle(listener, event)
+        except Exception:
+            log.exception("an event of a query could not be handled")
+
+    return handling
+
+
+class QueryEvents(StreamingQueryListener):
     """The runs of all queries in the attached sessions."""
 
     def __init__(self, counter: BatchCounter) -> None:
+        super().__init__()
         self.counter = counter
         self._changed = threading.Condition()
         self._runs: dict[str, QueryRun] = {}
-        self._listener = _Listener(self)
         self._sessions: list[SparkSession] = []
         self.readings = BatchReadings(lambda: self._sessions)
 
@@ -117,7 +130,7 @@ class QueryEvents:
             if any(known._jsparkSession == session._jsparkSession for known in self._sessions):
                 return
             self._sessions.append(session)
-        session.streams.addListener(self._listener)
+        session.streams.addListener(self)
 
     @property
     def sessions(self) -> list[SparkSession]:
@@ -143,68 +156,47 @@ class QueryEvents:
         with self._changed:
             return self._changed.wait_for(condition, timeout_secs)
 
-    def _started(self, run: QueryRun) -> None:
+    @_logged
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802  (Spark's name)
+        run = QueryRun(str(event.runId), str(event.id), event.name)
         with self._changed:
             self._runs[run.run_id] = run
             self._changed.notify_all()
         self.counter.started(run)
 
-    def _batch(self, run_id: str, number: int, observed: Mapping[str, int], took_ms: float) -> None:
-        with self._changed:
-            run = self._runs.get(run_id)
-            if run is None or number <= run.last_batch:
-                return
-            run.last_batch, run.last_at = number, time.monotonic()
-        rows = self.readings.take(run.query_id, number).with_last(observed)
-        self.counter.batch(run, rows, took_ms)
-        with self._changed:
-            run.batches += 1
-            self._changed.notify_all()
-
-    def _ended(self, run_id: str, error: str | None) -> None:
-        run = self._runs.get(run_id)
-        if run is None:
-            return
-        if error is not None and not is_stop(error):
-            run.error = error
-        self.counter.ended(run)
-        with self._changed:
-            run.ended = True
-            self._changed.notify_all()
-
-
-class _Listener(StreamingQueryListener):
-    """Turns Spark's events into calls, none of which raises into the JVM."""
-
-    def __init__(self, events: QueryEvents) -> None:
-        super().__init__()
-        self._events = events
-
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802  (Spark's name)
-        _safely(self._events._started, QueryRun(str(event.runId), str(event.id), event.name))
-
+    @_logged
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         progress = event.progress
+        with self._changed:
+            run = self._runs.get(str(progress.runId))
+            if run is None or progress.batchId <= run.last_batch:
+                return
+            run.last_batch, run.last_at = progress.batchId, time.monotonic()
         observed = {
             name: row[ROWS] or 0
             for name, row in progress.observedMetrics.items()
             if row is not None and ROWS in row
         }
-        took_ms = float(progress.durationMs.get("triggerExecution", 0))
-        _safely(self._events._batch, str(progress.runId), progress.batchId, observed, took_ms)
+        rows = self.readings.take(run.query_id, progress.batchId).with_last(observed)
+        self.counter.batch(run, rows, float(progress.durationMs.get("triggerExecution", 0)))
+        with self._changed:
+            run.batches += 1
+            self._changed.notify_all()
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         pass
 
+    @_logged
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        _safely(self._events._ended, str(event.runId), event.exception)
-
-
-def _safely(call: Callable[..., None], *arguments: Any) -> None:
-    try:
-        call(*arguments)
-    except Exception:
-        log.exception("an event of a query could not be handled")
+        run = self._runs.get(str(event.runId))
+        if run is None:
+            return
+        if event.exception is not None and not is_stop(event.exception):
+            run.error = event.exception
+        self.counter.ended(run)
+        with self._changed:
+            run.ended = True
+            self._changed.notify_all()
 
 
 def find_query(sessions: Iterable[SparkSession], query_id: str) -> Any:
