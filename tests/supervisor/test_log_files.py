@@ -45,10 +45,10 @@ def logs(machine):
 
 
 def test_the_files_of_a_topology_and_of_a_slot(logs):
-    found = [str(file.name).removeprefix(ID) for file in logs.all(ID)]
+    found = [each.file.removeprefix(ID) for each in logs.all(ID)]
     first = ["/6700/worker.log.1", "/6700/worker.log"]
     assert found == [*first, "/6701/worker.log", "/10001/worker.log"]
-    assert [str(file.name).removeprefix(ID) for file in logs.all(ID, 6700)] == first
+    assert [each.file.removeprefix(ID) for each in logs.all(ID, 6700)] == first
     assert (logs.all(ID, 6700)[0].size, logs.all(ID, 6700)[0].modified) == (5, 1)
     assert logs.all(ID, 6704) == logs.all(ID, 6702) == logs.all(ID, 6703) == []
 
@@ -90,7 +90,7 @@ def test_a_file_keeps_its_identity_when_it_gets_another_name(tmp_path):
     (slot / "worker.log").rename(slot / "worker.log.1")
     (slot / "worker.log").write_bytes(b"new")
     renamed, current = logs.all(ID)
-    assert (renamed.name.name, renamed.identity) == ("worker.log.1", before.identity)
+    assert (renamed.file, renamed.identity) == (f"{ID}/6700/worker.log.1", before.identity)
     assert current.identity != before.identity
 
 

@@ -108,7 +108,8 @@ class LogName(NamedTuple):
 
 
 class _LogEntry(NamedTuple):
-    name: LogName
+    file: str
+    port: int
     #: Stays the same when the file is renamed.
     identity: str
     size: int
@@ -173,8 +174,8 @@ class LogFiles:
     def _of_slot(self, storm_id: str, port: int) -> list[_LogEntry]:
         def file(name: str, status: os.stat_result) -> Iterator[_LogEntry]:
             if stat.S_ISREG(status.st_mode):
-                named = LogName(storm_id, port, name)
-                yield _LogEntry(named, _identity(status), status.st_size, status.st_mtime)
+                named = str(LogName(storm_id, port, name))
+                yield _LogEntry(named, port, _identity(status), status.st_size, status.st_mtime)
 
         found: list[_LogEntry] = []
         current: list[_LogEntry] = []
@@ -269,9 +270,9 @@ def _list(logs: LogFiles, query: _Query) -> Page:
         raise _BadQueryError("say whose: topoId=ID")
     files = logs.all(storm_id, query.number("port"))
     if query.text("details") == "yes":
-        body = json.dumps([_details(file) for file in files])
+        body = json.dumps([each._asdict() for each in files])
     else:
-        body = json.dumps(sorted(str(file.name) for file in files))
+        body = json.dumps(sorted(each.file for each in files))
     return Page(HTTPStatus.OK, body.encode(), "application/json", (_AS_IT_IS,))
 
 
@@ -283,16 +284,6 @@ def _code(code: LocalTopologyCode, query: _Query) -> Page:
         raise _BadQueryError("say whose: topology=ID")
     data = code.read(storm_id, part, sha256, start, MOST_BYTES)
     return Page(HTTPStatus.OK, data, "application/octet-stream", (_AS_IT_IS,))
-
-
-def _details(file: _LogEntry) -> dict[str, str | int | float]:
-    return {
-        "file": str(file.name),
-        "port": file.name.port,
-        "identity": file.identity,
-        "size": file.size,
-        "modified": file.modified,
-    }
 
 
 #: Of the slots' thread, in seconds.
