@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 log = logging.getLogger(__name__)
 
 _PROC: Final = Path("/proc")
@@ -38,10 +40,6 @@ _ENDED: Final = frozenset("ZX")
 
 #: Positions in ``/proc/<pid>/stat`` behind pid and name (proc(5)).
 _STATE, _PARENT, _SESSION, _STARTED = 0, 1, 3, 19
-
-#: In ``/proc/<pid>/smaps_rollup``, in KiB.
-_PROPORTIONAL: Final = frozenset(("Pss:", "SwapPss:"))
-_KIB: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -99,19 +97,14 @@ def memory_bytes(pid: int) -> int:
     Falls back to the resident size; 0 if the process has ended.
     """
     try:
-        lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
-    except OSError:
-        return _resident_bytes(pid)
-    fields = (line.split() for line in lines)
-    return sum(int(field[1]) for field in fields if field[0] in _PROPORTIONAL) * _KIB
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        pages = (_PROC / str(pid) / "statm").read_text().split()[1]
-    except OSError:
+        process = psutil.Process(pid)
+        try:
+            found = process.memory_full_info()
+        except psutil.AccessDenied:
+            return int(process.memory_info().rss)
+    except psutil.Error:
         return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return int(found.pss + found.swap)
 
 
 def send(process: ProcessId, number: signal.Signals) -> bool:
