@@ -214,21 +214,8 @@ def fetch(
 
 
 def _append(peer: Peer, key: str, record: BlobRecord, draft: Draft, limits: FetchLimits) -> None:
-    for chunk in _chunks(peer, key, record, draft.size, limits):
-        if not limits.is_wanted():
-            raise PeerError(f"{key} is not wanted any more")
-        draft.write(chunk)
-        if draft.size > record.size:
-            return  # the checksum will be wrong
-    if draft.size < record.size:
-        raise PeerError(f"{key} ended after {draft.size} of {record.size} bytes")
-
-
-def _chunks(
-    peer: Peer, key: str, record: BlobRecord, offset: int, limits: FetchLimits
-) -> Iterator[bytes]:
-    """Yield the bytes of a blob from an offset to the end, so that the peer's session ends."""
-    began = limits.clock()
+    """Append the rest of a blob, to the peer's end of it, so that the peer's session ends."""
+    began, offset = limits.clock(), draft.size
     download = peer.begin_blob_download(key, offset, limits.answer_secs)
     if download.size not in (None, record.size) or not 0 <= download.offset <= offset:
         raise PeerError(
@@ -238,10 +225,14 @@ def _chunks(
     known = offset - download.offset
     received = 0
     while chunk := peer.download_blob_chunk(download.session, limits.answer_secs):
+        if not limits.is_wanted():
+            raise PeerError(f"{key} is not wanted any more")
         received += len(chunk)
         skipped = min(known, len(chunk))
         known -= skipped
-        yield chunk[skipped:]
+        draft.write(chunk[skipped:])
+        if draft.size > record.size:
+            return  # the checksum will be wrong
         passed = limits.clock() - began
         is_slow = passed > GRACE_SECS and received < passed * SLOWEST
         if is_slow and download.offset + received < record.size:
@@ -249,6 +240,8 @@ def _chunks(
                 f"{key} comes too slowly: {received} bytes in {passed:.0f} s; the least is"
                 f" {SLOWEST} a second"
             )
+    if draft.size < record.size:
+        raise PeerError(f"{key} ended after {draft.size} of {record.size} bytes")
 
 
 def deliver(
