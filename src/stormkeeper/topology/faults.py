@@ -170,10 +170,10 @@ def spark_versions() -> tuple[str, str]:
     return spark, ".".join(jars[0][:2]) if jars else "SCALA-VERSION"
 
 
-def coordinates(source: str, versions: tuple[str, str] | None = None) -> str | None:
-    """Return a data source's Maven coordinates, None if unknown; `versions` is (Spark, Scala)."""
+def coordinates(source: str) -> str | None:
+    """Return a data source's Maven coordinates, None if unknown."""
     name = source.lower()
-    spark, scala = versions or spark_versions()
+    spark, scala = spark_versions()
     package = _OF_SPARK.get(name) or _OF_OTHERS.get(name)
     minor = ".".join(spark.split(".")[:2])
     return None if package is None else package.format(spark=spark, scala=scala, minor=minor)
