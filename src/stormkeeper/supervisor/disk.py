@@ -113,10 +113,6 @@ class Directories:
             (self.worker(worker_id) / "pids" / str(pid)).touch()
             (self.artifacts(storm_id, port) / "worker.pid").write_text(f"{pid}\n")
 
-    def remove_package(self, path: Path) -> None:
-        if path.exists():
-            self._put_aside(path)
-
     def remove_unneeded(self, storm_ids: Container[str], worker_ids: Container[str]) -> list[str]:
         """Remove code, also unfinished, and folders of workers except these; return the ids.
 
@@ -127,7 +123,7 @@ class Directories:
             (each for each in code if _fetched(each.name) not in storm_ids),
             (each for each in workers if each.name not in worker_ids),
         ):
-            self._put_aside(path)
+            self.remove(path)
             removed.append(path.name)
         return removed
 
@@ -137,15 +133,15 @@ class Directories:
         linked = {link.readlink().name for link in self._workers.glob(f"*/{PACKAGE}")}
         for path in there:
             if path.name not in used and path.name not in linked:
-                self._put_aside(path)
+                self.remove(path)
 
     def environments_in_use(self) -> set[str]:
         pythons = (link.readlink() for link in self._workers.glob(f"*/{PYTHON}"))
         below = [each for each in pythons if each.is_relative_to(self.environments)]
         return {each.relative_to(self.environments).parts[0] for each in below}
 
-    def _put_aside(self, path: Path) -> None:
-        """Rename a folder, so that readers see all or nothing, then remove it."""
+    def remove(self, path: Path) -> None:
+        """Rename a folder, if there, so that readers see all or nothing, then remove it."""
         try:
             aside = Path(tempfile.mkdtemp(prefix="removed-", dir=self.temporary))
             with contextlib.suppress(FileNotFoundError):

@@ -184,7 +184,7 @@ class LocalTopologyCode:
                     return
                 if folder.exists():
                     log.warning("%s differs from its package, which is unpacked again", differing)
-                self._directories.remove_package(folder)
+                self._directories.remove(folder)
                 package.seek(0)
                 unpack(package, folder)
         except SerializationError as error:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.periodic import PeriodicThread
@@ -67,31 +68,27 @@ class HeartbeatBuilder:
         return self._codec.write(self.current())
 
     def current(self) -> ClusterWorkerHeartbeat:
-        now = time.monotonic()
-        return heartbeat(
-            self._storm_id,
-            self._statistics.snapshot(now),
-            time_secs=int(time.time()),
-            uptime_secs=int(now - self._began),
+        return self._record(
             completed=self.has_completed,
-            inactive=self.is_inactive,
             queries=self._jvm.activities(self._name_of),
             jvm_silent_ms=self._jvm.silent_ms,
-            waiting=self._waiting(),
         )
 
     def last_of(self, query: str) -> ClusterWorkerHeartbeat:
         """Return the final heartbeat of a query's executors."""
+        return self._record(query, completed=True)
+
+    def _record(self, query: str | None = None, **more: Any) -> ClusterWorkerHeartbeat:
         now = time.monotonic()
         executors = self._statistics.snapshot(now)
         return heartbeat(
             self._storm_id,
-            [(executor, stats) for executor, stats in executors if executor.query == query],
+            [each for each in executors if query is None or each[0].query == query],
             time_secs=int(time.time()),
             uptime_secs=int(now - self._began),
-            completed=True,
             inactive=self.is_inactive,
             waiting=self._waiting(),
+            **more,
         )
 
 

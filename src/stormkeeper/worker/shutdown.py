@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 
 from stormkeeper.daemon import spark_callbacks
@@ -261,11 +260,6 @@ class LiveQueries:
 
     def _active(self) -> Iterator[StreamingQuery]:
         for session in self._events.sessions:
-            yield from _active(session)
-
-
-def _active(session: SparkSession) -> list[StreamingQuery]:
-    try:
-        return session.streams.active if is_running(session) else []
-    except (Py4JError, PySparkException):  # the session is just being stopped
-        return []
+            with contextlib.suppress(Py4JError, PySparkException):  # it is just being stopped
+                if is_running(session):
+                    yield from session.streams.active
