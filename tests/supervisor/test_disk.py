@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper import conf
 from stormkeeper.errors import SupervisorError
-from stormkeeper.supervisor.disk import Directories
+from stormkeeper.supervisor.disk import Directories, Needed
 
 
 @pytest.fixture
@@ -12,6 +12,10 @@ def directories(tmp_path):
     directories = Directories(tmp_path / "local", tmp_path / "logs" / "workers-artifacts")
     directories.make()
     return directories
+
+
+def remove_unneeded(directories, storm_ids, worker_ids):
+    return directories.remove_unneeded(lambda: Needed(frozenset(storm_ids), frozenset(worker_ids)))
 
 
 def test_the_layout_is_storms(directories, tmp_path):
@@ -66,8 +70,8 @@ def test_removed_launch_keeps_the_log(directories):
     path = directories.make_worker("w1", "counts-1-1", 6700)
     (path / "tmp" / "spark").mkdir()
     (path / "artifacts" / "worker.log").write_text("one")
-    assert directories.remove_unneeded((), ()) == ["w1"]
-    assert directories.remove_unneeded((), ()) == []
+    assert remove_unneeded(directories, (), ()) == ["w1"]
+    assert remove_unneeded(directories, (), ()) == []
     assert not path.exists()
     assert list(directories.temporary.iterdir()) == []
     assert directories.log("counts-1-1", 6700).read_text() == "one"
@@ -78,21 +82,21 @@ def test_what_no_topology_needs_is_removed(directories):
         (directories.code(storm_id) / "resources").mkdir(parents=True)
         directories.make_worker(worker_id, storm_id, 6700)
     (directories.code("c-3-1")).write_text("half of something")
-    assert directories.remove_unneeded({"a-1-1"}, {"w2"}) == ["b-2-1", "c-3-1", "w1"]
+    assert remove_unneeded(directories, {"a-1-1"}, {"w2"}) == ["b-2-1", "c-3-1", "w1"]
     assert directories.code("a-1-1").is_dir()
     assert not directories.code("b-2-1").exists()
     assert directories.worker("w2").is_dir()
     assert not directories.worker("w1").exists()
     assert list(directories.temporary.iterdir()) == []
-    assert directories.remove_unneeded({"a-1-1"}, {"w2"}) == []
+    assert remove_unneeded(directories, {"a-1-1"}, {"w2"}) == []
 
 
 def test_what_is_being_fetched_stays_with_its_code(directories):
     for storm_id in ("a-1-1", "b-2-1"):
         for name in (storm_id, f".{storm_id}.part", f".{storm_id}.old"):
             directories.code(name).mkdir()
-    assert directories.remove_unneeded({"a-1-1"}, ()) == [".b-2-1.old", ".b-2-1.part", "b-2-1"]
-    assert directories.remove_unneeded({"a-1-1"}, ()) == []
+    assert remove_unneeded(directories, {"a-1-1"}, ()) == [".b-2-1.old", ".b-2-1.part", "b-2-1"]
+    assert remove_unneeded(directories, {"a-1-1"}, ()) == []
     assert directories.code(".a-1-1.part").is_dir()
 
 
@@ -103,7 +107,7 @@ def test_used_or_linked_package_stays(directories):
     (path / "package").symlink_to(directories.packages / "linked")
     directories.remove_unused_packages({"used"})
     assert sorted(path.name for path in directories.packages.iterdir()) == ["linked", "used"]
-    directories.remove_unneeded((), ())
+    remove_unneeded(directories, (), ())
     directories.remove_unused_packages(())
     assert [*directories.packages.iterdir()] == []
 
@@ -111,7 +115,7 @@ def test_used_or_linked_package_stays(directories):
 def test_a_link_is_removed_and_what_it_points_to_stays(directories, tmp_path):
     (tmp_path / "precious").mkdir()
     directories.code("b-2-1").symlink_to(tmp_path / "precious")
-    assert directories.remove_unneeded((), ()) == ["b-2-1"]
+    assert remove_unneeded(directories, (), ()) == ["b-2-1"]
     assert (tmp_path / "precious").is_dir()
     assert not directories.code("b-2-1").is_symlink()
 
@@ -126,7 +130,7 @@ def test_a_start_removes_what_was_not_finished(directories):
 def test_what_cannot_be_removed_is_said(directories, caplog):
     directories.make_worker("w1", "a-1-1", 6700)
     directories.temporary.rmdir()
-    directories.remove_unneeded((), ())
+    remove_unneeded(directories, (), ())
     assert "w1 cannot be removed" in caplog.text
 
 

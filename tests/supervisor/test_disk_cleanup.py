@@ -7,8 +7,8 @@ import pytest
 
 from stormkeeper.errors import SupervisorError
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.supervisor.disk import PYTHON, Directories
-from stormkeeper.supervisor.disk_cleanup import CheckpointRemoval, DiskCleanup, Needed
+from stormkeeper.supervisor.disk import PYTHON, Directories, Needed
+from stormkeeper.supervisor.disk_cleanup import CheckpointRemoval, DiskCleanup
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.thrift.records import Checkpoints
 from stormkeeper.thrift.serialization import Codec
@@ -117,16 +117,16 @@ def record(remove_on=("sup",), **fields):
 
 def test_what_is_to_go_goes_and_that_is_said(removal, storm, leader, place):
     leader.set_checkpoints(record())
-    assert removal.remove_unneeded([]) == [ID]
+    assert removal.remove_unneeded(lambda: []) == [ID]
     assert [each.name for each in place.parent.iterdir()] == [OTHER]
     assert storm.all_checkpoints() == {}
-    assert removal.remove_unneeded([]) == []
+    assert removal.remove_unneeded(lambda: []) == []
 
 
 @pytest.mark.parametrize("remove_on", [None, ["another"]])
 def test_what_is_not_this_supervisors_to_remove_stays(removal, storm, leader, place, remove_on):
     leader.set_checkpoints(record(remove_on))
-    assert removal.remove_unneeded([]) == []
+    assert removal.remove_unneeded(lambda: []) == []
     assert place.exists()
     assert storm.checkpoints(ID).record.remove_on == remove_on
 
@@ -134,21 +134,21 @@ def test_what_is_not_this_supervisors_to_remove_stays(removal, storm, leader, pl
 @pytest.mark.parametrize("needed", [ID, OTHER])
 def test_what_a_worker_may_use_stays(removal, leader, place, needed):
     leader.set_checkpoints(record())
-    assert removal.remove_unneeded([needed]) == []
+    assert removal.remove_unneeded(lambda: [needed]) == []
     assert place.exists()
 
 
 def test_nothing_goes_without_the_clusters_state(removal, storm, leader, place):
     leader.set_checkpoints(record())
     storm.disconnect()
-    assert removal.remove_unneeded([]) == []
+    assert removal.remove_unneeded(lambda: []) == []
     assert place.exists()
 
 
 def test_a_removal_that_was_broken_off_is_finished(removal, leader, place):
     place.rename(place.with_name(f".removed-{ID}"))
     leader.set_checkpoints(record())
-    assert removal.remove_unneeded([]) == [ID]
+    assert removal.remove_unneeded(lambda: []) == [ID]
     assert [each.name for each in place.parent.iterdir()] == [OTHER]
 
 
@@ -156,23 +156,23 @@ def test_what_the_disk_does_not_let_go_is_tried_again(removal, leader, place, ca
     aside = place.with_name(f".removed-{ID}")
     aside.touch()  # no folder
     leader.set_checkpoints(record())
-    assert removal.remove_unneeded([]) == []
+    assert removal.remove_unneeded(lambda: []) == []
     assert "cannot be removed" in caplog.text
     aside.unlink()
-    assert removal.remove_unneeded([]) == [ID]
+    assert removal.remove_unneeded(lambda: []) == [ID]
 
 
 def test_a_topologys_own_place(removal, leader, place, tmp_path):
     own = tmp_path / "own" / ID
     own.mkdir(parents=True)
     leader.set_checkpoints(record(root=f"file://{tmp_path}/own"))
-    assert removal.remove_unneeded([]) == [ID]
+    assert removal.remove_unneeded(lambda: []) == [ID]
     assert not own.exists()
     assert place.exists()
 
 
 def test_what_is_on_no_disk_stays_and_is_said(removal, storm, leader, caplog):
     leader.set_checkpoints(record(root="hdfs://host/a"))
-    assert removal.remove_unneeded([]) == [ID]
+    assert removal.remove_unneeded(lambda: []) == [ID]
     assert "not on a disk of this machine, and stay" in caplog.text
     assert storm.all_checkpoints() == {}

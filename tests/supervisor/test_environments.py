@@ -111,8 +111,8 @@ def test_one_is_built_of_wheels_and_kept(made, unpacked, tmp_path, caplog):
     again = Environments(tmp_path / "environments", BASE)
     assert python(again, unpacked, *pins) == built
     assert built.parents[1].stat().st_ino == before.st_ino
-    assert again.remove_unused({name}) == []
-    assert again.remove_unused(()) == [name]
+    assert again.remove_unused(lambda: {name}) == []
+    assert again.remove_unused(lambda: ()) == [name]
     assert left_in(tmp_path) == []
 
 
@@ -249,11 +249,11 @@ def test_a_broken_one_is_built_again(held, fault, caplog):
 def test_what_is_being_built_is_not_removed(held, tmp_path):
     caller = Caller(held, "six==1.0")
     until(lambda: held.builds == 1)
-    assert held.remove_unused(()) == []
+    assert held.remove_unused(lambda: ()) == []
     held.go.set()
     built = caller.done()
-    assert held.remove_unused([built.parents[1].name]) == []
-    assert held.remove_unused(()) == [built.parents[1].name]
+    assert held.remove_unused(lambda: [built.parents[1].name]) == []
+    assert held.remove_unused(lambda: ()) == [built.parents[1].name]
     assert left_in(tmp_path) == []
 
 
@@ -270,7 +270,7 @@ def test_what_somebody_is_about_to_get_is_not_removed(held, monkeypatch):
     monkeypatch.setattr(environments, "_is_whole", slow)
     caller = Caller(held, "six==1.0")
     until(looks.is_set)
-    assert held.remove_unused(()) == []
+    assert held.remove_unused(lambda: ()) == []
     go.set()
     assert caller.done() == built
     assert built.exists()

@@ -15,8 +15,7 @@ from stormkeeper.blobs import keys
 from stormkeeper.daemon.http import HttpThread
 from stormkeeper.daemon.sockets import listen
 from stormkeeper.errors import BlobNotFoundError, PeerError, StateUnavailableError, SupervisorError
-from stormkeeper.supervisor.disk import Directories
-from stormkeeper.supervisor.disk_cleanup import Needed, _Now
+from stormkeeper.supervisor.disk import Directories, Needed
 from stormkeeper.supervisor.http_pages import MOST_BYTES, code_queries
 from stormkeeper.supervisor.topology_code import LocalTopologyCode
 from stormkeeper.thrift.records import Assignment, NodeInfo, SupervisorInfo
@@ -230,9 +229,7 @@ def test_unneeded_code_goes_and_used_package_stays(site):
     needed = Needed(frozenset({JOB}), frozenset({"w1"}))
 
     def remove():
-        return site.code.remove_unneeded(
-            _Now(lambda: needed.storm_ids), _Now(lambda: needed.worker_ids)
-        )
+        return site.code.remove_unneeded(lambda: needed)
 
     assert remove() == [WC]
     assert site.packages() == sorted([one.name, two.name])

@@ -23,11 +23,11 @@ import tempfile
 import time
 import uuid
 import zlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
@@ -46,6 +46,13 @@ PACKAGE: Final = "package"
 PYTHON: Final = "python"
 
 _OF_A_WORKER: Final = ("pids", "heartbeats", "tmp")
+
+
+class Needed(NamedTuple):
+    """The needed topologies, and the workers of which processes may be left."""
+
+    storm_ids: frozenset[str]
+    worker_ids: frozenset[str]
 
 
 class Directories:
@@ -113,15 +120,15 @@ class Directories:
             (self.worker(worker_id) / "pids" / str(pid)).touch()
             (self.artifacts(storm_id, port) / "worker.pid").write_text(f"{pid}\n")
 
-    def remove_unneeded(self, storm_ids: Container[str], worker_ids: Container[str]) -> list[str]:
-        """Remove code, also unfinished, and folders of workers except these; return the ids.
+    def remove_unneeded(self, needed: Callable[[], Needed]) -> list[str]:
+        """Remove unneeded code, also unfinished, and folders of workers; return the ids.
 
-        The folders are listed before the needs are checked.
+        The folders are listed before the needs are checked, which may change meanwhile.
         """
         code, workers, removed = _entries(self._code), _entries(self._workers), []
         for path in chain(
-            (each for each in code if _fetched(each.name) not in storm_ids),
-            (each for each in workers if each.name not in worker_ids),
+            (each for each in code if _fetched(each.name) not in needed().storm_ids),
+            (each for each in workers if each.name not in needed().worker_ids),
         ):
             self.remove(path)
             removed.append(path.name)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import inf
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from stormkeeper.conf.folders import checkpoint_root, on_disk
 from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.errors import StateError, SupervisorError
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.supervisor.disk import Directories
+from stormkeeper.supervisor.disk import Directories, Needed
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.supervisor.topology_code import LocalTopologyCode
 from stormkeeper.thrift.records import Checkpoints
@@ -23,13 +23,6 @@ log = logging.getLogger(__name__)
 
 #: Without a `wake`, as the cluster's state names checkpoints to remove.
 _PERIOD_SECS: Final = 30.0
-
-
-class Needed(NamedTuple):
-    """The needed topologies, and the workers of which processes may be left."""
-
-    storm_ids: frozenset[str]
-    worker_ids: frozenset[str]
 
 
 class DiskCleanup(PeriodicThread):
@@ -63,17 +56,14 @@ class DiskCleanup(PeriodicThread):
         self._needed = needed
 
     def _remove_unneeded(self) -> None:
-        removed = self._code.remove_unneeded(
-            _Now(lambda: self._needed().storm_ids), _Now(lambda: self._needed().worker_ids)
-        )
-        for name in removed:
+        for name in self._code.remove_unneeded(self._needed):
             log.debug("%s is not needed here any more, and removed", name)
-        for name in self._checkpoints.remove_unneeded(_Now(lambda: self._needed().storm_ids)):
+        for name in self._checkpoints.remove_unneeded(lambda: self._needed().storm_ids):
             log.info("the checkpoints %s are removed", name)
-        for identity in self._environments.remove_unused(_Now(self._identities)):
+        for identity in self._environments.remove_unused(self._identities):
             log.debug("the environment %s is not needed here any more, and removed", identity)
 
-    def _identities(self) -> frozenset[str]:
+    def _identities(self) -> set[str]:
         # A running worker may use older code, or the code is just being fetched.
         found = self._directories.environments_in_use()
         for storm_id in self._needed().storm_ids:
@@ -83,23 +73,7 @@ class DiskCleanup(PeriodicThread):
                 continue
             if identity is not None:
                 found.add(identity)
-        return frozenset(found)
-
-
-class _Now(Collection[str]):
-    """A set that a function returns anew at each access."""
-
-    def __init__(self, read: Callable[[], frozenset[str]]) -> None:
-        self._read = read
-
-    def __contains__(self, one: object) -> bool:
-        return one in self._read()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._read())
-
-    def __len__(self) -> int:
-        return len(self._read())
+        return found
 
 
 _ASIDE: Final = ".removed-"
@@ -118,8 +92,8 @@ class CheckpointRemoval:
         self._supervisor_id = supervisor_id
         self._root = checkpoint_root(conf)
 
-    def remove_unneeded(self, storm_ids: Collection[str]) -> list[str]:
-        """Remove checkpoints of topologies that are not needed here; return and record them."""
+    def remove_unneeded(self, storm_ids: Callable[[], Collection[str]]) -> list[str]:
+        """Remove checkpoints of topologies other than these; return and record them."""
         if self._storm.state.connection is not ConnectionState.CONNECTED:
             return []
         removed = []
@@ -127,7 +101,7 @@ class CheckpointRemoval:
             for name, record in self._storm.all_checkpoints().items():
                 if self._supervisor_id not in (record.remove_on or ()):
                     continue
-                if record.storm_id in storm_ids or name in storm_ids:
+                if {record.storm_id, name}.intersection(storm_ids()):
                     continue  # its workers are about to stop
                 if self._remove(name, record):
                     self._storm.checkpoints_removed(name, self._supervisor_id)

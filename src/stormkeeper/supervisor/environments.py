@@ -106,14 +106,14 @@ class Environments:
         """Return pip's last step for an environment; empty if no build runs."""
         return self._progress.get(name, "")
 
-    def remove_unused(self, used: Collection[str]) -> list[str]:
+    def remove_unused(self, used: Callable[[], Collection[str]]) -> list[str]:
         """Remove environments outside `used`, which may change meanwhile; return the removed."""
         unused = []
         for place in sorted(self._folder.iterdir()):
             if not _IDENTITY.fullmatch(place.name):
                 continue
             with self._lock:
-                if place.name in self._builds or place.name in used:
+                if place.name in self._builds or place.name in used():
                     continue
                 # Renamed first, so that no caller finds half of it.
                 removed = Path(tempfile.mkdtemp(prefix=_REMOVED, dir=self._folder))

@@ -20,8 +20,8 @@ from typing import Final
 from stormkeeper.errors import ConfigError, StormkeeperError, SupervisorError
 from stormkeeper.supervisor import process_table, slot_model
 from stormkeeper.supervisor.assignments import Assigned, Orders, find_orders, find_stopped
-from stormkeeper.supervisor.disk import Directories, LocalState
-from stormkeeper.supervisor.disk_cleanup import CheckpointRemoval, DiskCleanup, Needed
+from stormkeeper.supervisor.disk import Directories, LocalState, Needed
+from stormkeeper.supervisor.disk_cleanup import CheckpointRemoval, DiskCleanup
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.supervisor.http_pages import FOREIGN, SupervisorStatus
 from stormkeeper.supervisor.process_table import ProcessWaiter

@@ -154,7 +154,7 @@ class _Worker:
 class SlotMachine:
     """The state machine of a slot; the worker of a `record` counts as starting.
 
-    `now` is in seconds of a monotonic clock; `clock` returns seconds since 1970.
+    `now` is in seconds of a monotonic clock.
     """
 
     def __init__(
@@ -164,9 +164,7 @@ class SlotMachine:
         *,
         record: SlotRecord | None = None,
         now: float = 0.0,
-        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._clock = clock
         self._new_worker_id = new_worker_id
         self._times = times
         self._recorded = record or SlotRecord()
@@ -398,7 +396,7 @@ class SlotMachine:
         crashes = 1
         if is_wanted:
             self._crashes += 1
-            self._crashing_since = self._crashing_since or int(self._clock())
+            self._crashing_since = self._crashing_since or int(time.time())
             crashes, self._reason = self._crashes, reason
             self._not_before = now + self._times.delay(crashes)
             if restart is Restart.NEVER and has_run:

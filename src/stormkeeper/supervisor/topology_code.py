@@ -13,7 +13,7 @@ import hmac
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.supervisor.disk import Directories
+from stormkeeper.supervisor.disk import Directories, Needed
 from stormkeeper.supervisor.environments import BUILD_SECS, CHECK_SECS, Environments
 from stormkeeper.supervisor.slot_model import Event, PreparationFailed, Prepared
 from stormkeeper.thrift.serialization import decompress
@@ -127,11 +127,11 @@ class LocalTopologyCode:
         with (self._directories.code(storm_id) / part).open("rb") as file:
             return os.pread(file.fileno(), length, start)
 
-    def remove_unneeded(self, storm_ids: Collection[str], worker_ids: Container[str]) -> list[str]:
-        """Remove all code except for these topologies and workers, which may change meanwhile."""
+    def remove_unneeded(self, needed: Callable[[], Needed]) -> list[str]:
+        """Remove unneeded code and folders of workers; return the ids."""
         with self._disk:
-            removed = self._directories.remove_unneeded(storm_ids, worker_ids)
-            used = [self._checksums(storm_id) for storm_id in storm_ids]
+            removed = self._directories.remove_unneeded(needed)
+            used = [self._checksums(storm_id) for storm_id in needed().storm_ids]
             names = {each[_PACKAGE][:_DIGITS] for each in used if each is not None}
             self._directories.remove_unused_packages(names)
         return removed
