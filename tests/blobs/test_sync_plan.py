@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.blobs import keys
-from stormkeeper.blobs.sync_plan import BlobFetch, BlobSnapshot, Missing, plan
+from stormkeeper.blobs.sync_plan import BlobFetch, BlobSnapshot, Missing, missing, plan
 from stormkeeper.state.storm.blob_records import BlobEntry, BlobRecord
 
 WC = "wc-1-1700000000"
@@ -96,10 +96,11 @@ def test_a_blob_of_an_earlier_life_of_its_key_never_counts(newest):
 def test_code_that_zookeeper_has_lost_is_counted_again():
     local = dict.fromkeys((JAR, CODE, CONF), record(2))
     entries = {JAR: entry(record(2), alive=["me"]), CODE: entry(born=9, number=1)}
-    found = plan(snapshot(local, entries, topologies=[WC]))
+    seen = snapshot(local, entries, topologies=[WC])
+    found = plan(seen)
     assert found.announce == tuple(sorted((CODE, CONF)))
     assert found.count == found.announce
-    assert found.missing == {}
+    assert missing(seen) == {}
 
 
 def test_what_is_said_to_be_here_and_is_not_is_withdrawn():
@@ -126,10 +127,10 @@ def test_what_is_missing_of_a_topology_and_who_had_it_last():
         CONF: entry(record(), alive=["me"]),
     }
     local = {JAR: record(1), CONF: record()}
-    found = plan(snapshot(local, entries, topologies=[WC]))
-    assert found.missing == {WC: Missing((JAR, CODE), (JAR,), ("gone", "lost"))}
-    nothing = plan(snapshot({}, {}, topologies=[WC]))
-    assert nothing.missing == {WC: Missing((JAR, CODE, CONF), (JAR, CODE, CONF), ())}
+    seen = snapshot(local, entries, topologies=[WC])
+    assert missing(seen) == {WC: Missing((JAR, CODE), (JAR,), ("gone", "lost"))}
+    nothing = snapshot({}, {}, topologies=[WC])
+    assert missing(nothing) == {WC: Missing((JAR, CODE, CONF), (JAR, CODE, CONF), ())}
 
 
 def test_code_of_a_killed_topology_is_deleted_after_the_delay():
@@ -207,7 +208,7 @@ def test_what_always_holds(seen):
     assert len(found.awaited) == len(set(found.awaited))
     assert not set(found.announce) & set(found.withdraw)
     # What a topology needs is here, on its way, awaited, or with somebody who is left alone.
-    for topology in found.missing.values():
+    for topology in missing(seen).values():
         for key in topology.keys:
             left_alone = (
                 set(seen.entries[key].alive) & set(seen.resting) if key in seen.entries else ()
@@ -222,7 +223,7 @@ def test_only_lost_blobs_are_missing_after_a_complete_round(seen):
     """Its blobs after a round are those that it had and those that it fetched."""
     found = plan(replace(seen, resting=()))
     local = {**seen.local, **{fetch.key: fetch.record for fetch in found.fetch}}
-    after = plan(replace(seen, resting=(), local=local))
-    assert after.fetch == ()
-    for name, topology in after.missing.items():
+    after = replace(seen, resting=(), local=local)
+    assert plan(after).fetch == ()
+    for name, topology in missing(after).items():
         assert topology.keys == topology.lost, name

@@ -74,7 +74,6 @@ class SyncPlan:
     awaited: tuple[str, ...] = ()
     #: Parts of topologies' code that no live Nimbus has and whose checksums are known.
     lost: tuple[BlobFetch, ...] = ()
-    missing: Mapping[str, Missing] = field(default_factory=dict)
     unneeded_since: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -123,7 +122,6 @@ def plan(snapshot: BlobSnapshot) -> SyncPlan:
         forget=tuple(k for k in due if k in snapshot.entries),
         awaited=tuple(awaited),
         lost=tuple(lost),
-        missing=missing(snapshot),
         unneeded_since=since,
     )
 
