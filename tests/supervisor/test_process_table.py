@@ -239,17 +239,16 @@ def test_the_end_of_a_process_ends_it_and_is_told_once(waiting):
         waiting.follow("other", process_table.find(other.pid).id)
         child.kill()
         assert waiting.wait(DEADLINE_SECS) == {"one"}
-        assert (waiting.follows("one"), waiting.follows("other")) == (False, True)
         assert waiting.wait(0.02) == set()
         other.kill()
+        assert waiting.wait(DEADLINE_SECS) == {"other"}
 
 
 def test_a_process_that_has_ended_is_not_followed(waiting):
     with subprocess.Popen(["sleep", "600"]) as child:
         process = process_table.find(child.pid).id
         child.kill()
-    waiting.follow("one", process)
-    assert not waiting.follows("one")
+    assert not waiting.follow("one", process)
     waiting.forget("one")
 
 

@@ -205,15 +205,15 @@ class ProcessWaiter:
         with contextlib.suppress(OSError):
             self._writer.send(b"\0")
 
-    def follow(self, name: str, process: ProcessId) -> None:
+    def follow(self, name: str, process: ProcessId) -> bool:
+        """Wait for a process's end, too; return False if the process has ended."""
         if name not in self._descriptors:
             descriptor = descriptor_of(process)
-            if descriptor is not None:
-                self._descriptors[name] = descriptor
-                self._selector.register(descriptor, selectors.EVENT_READ, name)
-
-    def follows(self, name: str) -> bool:
-        return name in self._descriptors
+            if descriptor is None:
+                return False
+            self._descriptors[name] = descriptor
+            self._selector.register(descriptor, selectors.EVENT_READ, name)
+        return True
 
     def forget(self, name: str) -> None:
         descriptor = self._descriptors.pop(name, None)

@@ -382,9 +382,8 @@ class SlotLoop:
         log.info("slot %d: started a worker of %s as process %d", port, storm_id, process.pid)
         self._starts += 1
         self._workers[worker_id] = _Worker(port)
-        self._waiter.follow(worker_id, process)
-        if not self._waiter.follows(worker_id):
-            self._look_due = -inf  # it has ended already
+        if not self._waiter.follow(worker_id, process):
+            self._look_due = -inf
         with contextlib.suppress(SupervisorError):  # for operators alone
             context.directories.note_process(worker_id, storm_id, port, process.pid)
         return slot_model.WorkerStarted(worker_id, process)
