@@ -33,7 +33,7 @@ def _alike(type_: pa.DataType, meaning: str, *names: str) -> Iterable[Column]:
     return [Column(name, type_, meaning) for name in names]
 
 
-#: Columns that mean the same in all tables.
+#: Columns that mean the same in all tables, unless a table gives its own meaning.
 SHARED: Final = {
     column.name: column
     for column in (
@@ -52,6 +52,15 @@ SHARED: Final = {
         Column("kind", _TEXT, "`spout` or `bolt`; null if the worker does not say"),
         Column("window", _TEXT, "`600`, `10800`, `86400` (seconds) or `:all-time`"),
         Column("partial", _BOOL, "more rows existed than were counted"),
+        *_alike(_LONG, "of the component, that have reported", "executors", "tasks"),
+        *_alike(_LONG, "without Storm's own streams (`__…`)", "emitted", "transferred"),
+        *_alike(_LONG, "with Storm's own streams", "emitted_all", "transferred_all"),
+        *_alike(_LONG, "on all streams", "executed", "acked", "failed"),
+        *_alike(
+            _DOUBLE,
+            "mean in ms of a spout's acked, or a bolt's executed tuples; null without any",
+            *("complete_ms_avg", "execute_ms_avg", "process_ms_avg"),
+        ),
     )
 }
 
@@ -68,15 +77,10 @@ def _table(name: str, *columns: str | Column | tuple[str, pa.DataType, str]) -> 
     return pa.schema([(column.name, column.type) for column in found])
 
 
-_SENT: Final = _alike(_LONG, "without Storm's own streams (`__…`)", "emitted", "transferred")
-_SENT_ALL: Final = _alike(_LONG, "with Storm's own streams", "emitted_all", "transferred_all")
-_TAKEN: Final = _alike(_LONG, "on all streams", "executed", "acked", "failed")
-_SIZES: Final = _alike(_LONG, "of the component, that have reported", "executors", "tasks")
-_LATENCIES: Final = _alike(
-    _DOUBLE,
-    "mean in ms of a spout's acked, or a bolt's executed tuples; null without any",
-    *("complete_ms_avg", "execute_ms_avg", "process_ms_avg"),
-)
+_SENT: Final = ("emitted", "transferred")
+_TAKEN: Final = ("executed", "acked", "failed")
+_COUNTS: Final = ("executors", "tasks", *_SENT, "emitted_all", "transferred_all", *_TAKEN)
+_LATENCIES: Final = ("complete_ms_avg", "execute_ms_avg", "process_ms_avg")
 
 WORKER_LIVENESS: Final = _table(
     tables.WORKER_LIVENESS,
@@ -172,7 +176,7 @@ EXECUTOR_STATS: Final = _table(
 WORKER_STATS: Final = _table(
     tables.WORKER_STATS,
     *("read_at", "storm_id", "topology", "node", "port", "component", "kind", "window"),
-    *(*_SIZES, *_SENT, *_SENT_ALL, *_TAKEN),
+    *_COUNTS,
     *_alike(
         _DOUBLE,
         "sum of latency times count, in ms; null if not reported",
@@ -192,10 +196,10 @@ COMPONENT_STATS: Final = _table(
     ("read_at", TIME, "reading of the newest of the topology's pulses"),
     *("storm_id", "topology", "component", "kind", "window"),
     ("workers", _LONG, "with executors of the component"),
-    *(*_SIZES, *_SENT, *_SENT_ALL, *_TAKEN, *_LATENCIES),
+    *(*_COUNTS, *_LATENCIES),
     *_alike(
         _DOUBLE,
-        "likewise, as Storm's topology page cuts it to whole ms",
+        "the same means, as Storm's topology page cuts them to whole ms",
         *("complete_ms_page", "execute_ms_page", "process_ms_page"),
     ),
     ("capacity", _DOUBLE, "busy share of the busiest executor, last ten minutes; null of spouts"),
