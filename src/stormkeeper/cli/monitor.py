@@ -147,7 +147,7 @@ def monitor(
 
 @dataclass(frozen=True, slots=True)
 class ComponentCounts:
-    """A read of a component; the counts are since the workers' start."""
+    """A component's executors and streams, and its counts since the workers' start."""
 
     executors: int
     counts: Mapping[_Executor, int]

@@ -183,9 +183,9 @@ class _ReadNode(NamedTuple):
 def print_changes(
     state: ClusterState, top: str, *, recursive: bool, as_json: bool, was_absent: bool = False
 ) -> None:
-    """Print the changes at `top`, and with `recursive` below.
+    """Print the changes of the node `top`, with `recursive` also of all nodes below.
 
-    Raises as `follow`.
+    Raises the errors of `follow`.
     """
     for event in follow(state, top, recursive=recursive, was_absent=was_absent):
         if isinstance(event, NodeChange):
@@ -196,9 +196,9 @@ def print_changes(
 
 
 def print_names(state: ClusterState, top: str, *, as_json: bool) -> None:
-    """Print the names of the children of `top`, and each that comes or goes.
+    """Print the names of the children of `top`, and each child that comes or goes.
 
-    Raises as `follow`.
+    Raises the errors of `follow`.
     """
     listing = _Listing(as_json=as_json, shown=printable)
     is_due = True

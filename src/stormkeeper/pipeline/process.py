@@ -126,7 +126,7 @@ def _servers(conf: Conf) -> list[str]:
 def _prepared(
     conf: Conf, servers: list[str], status: StatusTracker
 ) -> Iterator[tuple[Start, AnalysisRunner]]:
-    """Lock the folders and serve metrics; yield the starter of queries, and the analyses."""
+    """Lock folders and serve metrics; yield a function that starts queries, and the analyses."""
     with (
         _metrics_served(conf, status),  # first, as the port may be taken
         _places(conf) as places,
@@ -189,8 +189,8 @@ def _analyses(conf: Conf, status: StatusTracker) -> Iterator[AnalysisRunner]:
 def _warn_of_old_tables(directory: Path) -> None:
     if any(directory.glob("batch=*")):
         log.warning(
-            "the tables %s/batch=* are of an older version and are not continued: new tables are in"
-            " %s, read from the Pacemakers' beginning; remove the old ones with"
+            "the tables %s/batch=* are of an older version and stay unchanged: new tables are in"
+            " %s, and begin with all pulses that the Pacemakers hold; remove the old tables with"
             " rm -r %s/batch=* %s/.checkpoint",
             directory,
             " and ".join(str(directory / name) for name in queries.NAMES),

@@ -34,7 +34,7 @@ _OF_SERVERS = {
 
 
 def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
-    """Return a factory of server halves; None with NONE; raise `ConfigError`."""
+    """Return a factory for the server's side; None for NONE. Raises `ConfigError`."""
     match conf["pacemaker.auth.method"]:
         case "NONE":
             return None
@@ -71,7 +71,7 @@ def unused_login(conf: Conf) -> str | None:
 
 
 def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
-    """Return a factory of client halves; None with NONE; raise `ConfigError`.
+    """Return a factory for the client's side; None for NONE. Raises `ConfigError`.
 
     `host` is the Pacemaker's configured name, a part of the Kerberos principal.
     """

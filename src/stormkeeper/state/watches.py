@@ -133,7 +133,7 @@ CLOSE_SECS = 5.0
 
 
 class Callbacks:
-    """Calls callbacks and listeners one at a time, on a thread."""
+    """Calls callbacks and listeners one after another, on one thread."""
 
     def __init__(self, name: str) -> None:
         self._registrations: dict[int, EventCallback] = {}

@@ -357,8 +357,8 @@ class WorkerSession:
             )
         elif share is not None and wanted != share:
             log.warning(
-                "the script's .master(%r) takes the place of the slot's share of this machine, %s:"
-                " leave .master(...) out to have that",
+                "the script's .master(%r) overrides the slot's share of this machine, %s:"
+                " remove .master(...) to use that share",
                 *(wanted, share),
             )
 

@@ -215,7 +215,7 @@ class ClusterCalls(CallGroup):
         """Accept and ignore metrics, as Storm's Nimbus does without a metrics store."""
 
     def _check_zookeeper(self) -> None:
-        """Raise an error without ZooKeeper, before the client gives up."""
+        """Raise an error if ZooKeeper stays out of reach for `_RECONNECT_SECS`."""
         state, until = self._context.storm.state, time.monotonic() + _RECONNECT_SECS
         while state.connection is not ConnectionState.CONNECTED:
             if time.monotonic() >= until:
