@@ -38,7 +38,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class AuthenticationError(StormkeeperError):
-    """A peer did not authenticate, or violated the mechanism; safe to log."""
+    """A peer failed to authenticate, or violated the mechanism. The text has no secret."""
 
 
 class PacemakerError(StormkeeperError):

@@ -155,7 +155,7 @@ def end(name: str, status: WaitStatus | None, secs: float) -> None:
 
 
 def status_values(status: WaitStatus | None) -> dict[str, Any]:
-    """Return the status after a wait for JSON."""
+    """Return the fields of a wait's result for `--json`."""
     if status is None:
         return {"done": False, "text": "Nimbus has accepted it; the command did not wait"}
     return {"done": status.is_done, "text": status.text}

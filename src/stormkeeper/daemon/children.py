@@ -63,7 +63,7 @@ def dying_with_us(argv: Sequence[str]) -> list[str]:
 
 
 def how_it_ended(exit_code: int) -> str:
-    """Return a text; a negative exit code is a signal."""
+    """Return an exit code as text; a negative code is that of a signal."""
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     try:

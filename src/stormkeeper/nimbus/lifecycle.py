@@ -104,7 +104,7 @@ def conf_saved(base: StormBase) -> StormBase:
 
 
 def conf_refused(base: StormBase) -> StormBase:
-    """Return the base after the conf changes were refused: without the rebalance."""
+    """Return the base without the rebalance, whose conf changes were refused."""
     if unsaved_conf(base) is None:
         return base
     changed = copy.copy(base)

@@ -226,7 +226,7 @@ class BatchRows:
     partial: frozenset[str] = frozenset()
 
     def with_last(self, observed: Mapping[str, int]) -> BatchRows:
-        """Return these rows merged with the last reading, from Spark's progress."""
+        """Return the larger of these rows and `observed`, which Spark's progress reports."""
         names = {**self.rows, **observed}
         rows = {name: max(self.rows.get(name, 0), observed.get(name, 0)) for name in names}
         return BatchRows(rows, self.partial)
