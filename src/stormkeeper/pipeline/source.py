@@ -70,8 +70,8 @@ _OF_TABLE: Final = "option."
 class PacemakerDataSource(DataSource):
     """The pulses that Pacemakers hold, a row per change and a row per server.
 
-    docs/pacemaker-clients.md documents the options (`NAMES`) and columns (`rows.SCHEMA`). ``kind``
-    is ``pulse``, ``tombstone`` (a deleted pulse, streams only) or ``server``: one row per server,
+    docs/pacemaker-clients.md describes the options and the columns (`rows.SCHEMA`). ``kind`` is
+    ``pulse``, ``tombstone`` (a deleted pulse, streams only) or ``server``: one row per server,
     batch and part, after the server's other rows.
 
     A server that does not answer within ``timeoutSecs`` fails no query, and the next batch reads
@@ -314,8 +314,10 @@ def _pages(
 class Options:
     """The options of ``format("pacemaker")``.
 
-    `aside` is the folder for spill files and a stream's positions. `access` configures
-    authentication and TLS with names of files, without a secret: Spark shows options in its plans.
+    `packed` rows are decoded and compressed, for `batch.read_parts` in the driver. `aside` is a
+    folder of one query for spill files and a stream's positions, empty at first, on the machine
+    that driver and tasks share. `access` configures authentication and TLS with names of files,
+    without a secret: Spark shows options in its plans.
     """
 
     servers: tuple[Address, ...]
