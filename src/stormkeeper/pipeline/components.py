@@ -5,8 +5,8 @@ A rebalance only regroups tasks: one answer of Nimbus names all executors that a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,8 +50,8 @@ def unnamed(pulses: pa.Table) -> dict[str, tuple[int, int]]:
         return {}
     by_topology = pa.concat_tables(found).group_by("storm_id")
     extents = by_topology.aggregate([("start", "min"), ("end", "max")])
-    columns = (extents[name].to_pylist() for name in ("storm_id", "start_min", "end_max"))
-    return {storm_id: (start, end) for storm_id, start, end in zip(*columns, strict=True)}
+    found = rows.columns_of(extents, "storm_id", "start_min", "end_max")
+    return {storm_id: (start, end) for storm_id, start, end in found}
 
 
 class Lookup:
@@ -134,11 +134,9 @@ class Names:
         if components is None or topologies is None:
             return
         tasks: dict[str, list[Tasks]] = {}
-        for storm_id, *one in _values(components):
+        for storm_id, *one in rows.columns_of(components, *COMPONENTS.names):
             tasks.setdefault(storm_id, []).append(Tasks(*one))
-        times = (rows.seconds(topologies[name]) for name in ("asked_at", "seen_at"))
-        secs = _values(topologies.select(["storm_id", "timeout_secs"]))
-        for (storm_id, timeout_secs), *at in zip(secs, *times, strict=True):
+        for storm_id, timeout_secs, *at in rows.columns_of(topologies, *TOPOLOGIES.names):
             asked_at, seen_at = (one or 0.0 for one in at)
             ranges = tuple(tasks.get(storm_id, ()))
             self._known[storm_id] = Known(ranges, timeout_secs, asked_at, seen_at)
@@ -200,10 +198,6 @@ class Names:
             [dict(zip(COMPONENTS.names, one, strict=True)) for one in ranges], COMPONENTS
         )
         return components, pa.table(columns, schema=TOPOLOGIES)
-
-
-def _values(table: pa.Table) -> Iterator[tuple[Any, ...]]:
-    return zip(*(column.to_pylist() for column in table.columns), strict=True)
 
 
 def _count(tasks: Iterable[Tasks]) -> int:

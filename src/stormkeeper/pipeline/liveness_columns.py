@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,6 +45,8 @@ WORKERS: Final = pa.schema(
         ("moved_at", pa.float64()),
     ]
 )
+
+_Record = TypeVar("_Record", WorkerLiveness, WorkerBeat, Tombstone)
 
 _OF_PULSE: Final = (*WorkerId._fields, *WorkerBeat._fields[1:])
 
@@ -111,10 +113,15 @@ def step(
 
 
 def rows_of(table: pa.Table) -> Iterator[WorkerLiveness]:
-    names = (*WorkerId._fields, *WorkerLiveness._fields[1:])
-    for storm_id, node, port, *rest in rows.columns_of(table, *names):
-        row = WorkerLiveness(WorkerId(storm_id, node, port), *rest)
+    for row in _records(table, WorkerLiveness):
         yield row._replace(status=Status(row.status))
+
+
+def _records(table: pa.Table, of: type[_Record]) -> Iterator[_Record]:
+    """Read rows as named tuples, the first field of which is the worker."""
+    names = of._fields[1:]
+    for storm_id, node, port, *rest in rows.columns_of(table, *WorkerId._fields, *names):
+        yield of(WorkerId(storm_id, node, port), *rest)
 
 
 def _drop_older(pulses: pa.Table, server_before: pa.ChunkedArray, known: pa.Array) -> pa.Table:
@@ -178,18 +185,7 @@ def _newest_by_row(
     servers: Mapping[str, ServerHorizon],
     now: float,
 ) -> pa.Table:
-    beats = [
-        WorkerBeat(WorkerId(storm_id, node, port), *rest)
-        for storm_id, node, port, *rest in rows.columns_of(
-            pulses, *WorkerId._fields, *WorkerBeat._fields[1:]
-        )
-    ]
-    buried = [
-        Tombstone(WorkerId(storm_id, node, port), *rest)
-        for storm_id, node, port, *rest in rows.columns_of(
-            tombstones, *WorkerId._fields, *Tombstone._fields[1:]
-        )
-    ]
+    beats, buried = list(_records(pulses, WorkerBeat)), list(_records(tombstones, Tombstone))
     known, taken = newest(previous, beats, buried, servers, now=now)
     held = {(beat.worker, beat.server) for beat in beats}
     where = pulses["place"].to_pylist()

@@ -28,7 +28,7 @@ from stormkeeper.history.manifest import Origin
 from stormkeeper.history.parquet import TableSpec
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.history.table_store import TableStore
-from stormkeeper.pipeline import tables
+from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.components import Names, Questions, Tasks, unnamed
 from stormkeeper.pipeline.status import StatusTracker
 from stormkeeper.pipeline.table_columns import COMPONENTS, TOPOLOGIES
@@ -274,9 +274,8 @@ class TopologyTimeouts:
     @staticmethod
     def _read(found: Tables) -> dict[str, float]:
         names = ["storm_id", "timeout_secs"]
-        rows = found.arrow(tables.TOPOLOGIES, columns=names)
-        columns = (rows[name].to_pylist() for name in names)
-        return {storm_id: secs for storm_id, secs in zip(*columns, strict=True) if secs is not None}
+        read = rows.columns_of(found.arrow(tables.TOPOLOGIES, columns=names), *names)
+        return {storm_id: secs for storm_id, secs in read if secs is not None}
 
 
 def timeout_in(topology_conf: str | None) -> float | None:

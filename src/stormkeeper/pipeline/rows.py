@@ -109,7 +109,7 @@ def server_row(server: str, health: Coverage, *, reset: bool = False) -> pa.Reco
         "server": server,
         "instance": (position.instance or None) if position else None,
         "revision": position.revision if position and position.instance else None,
-        "read_at": _micros(health.read_at),
+        "read_at": timestamps([health.read_at])[0].as_py(),
         "health": {
             "reachable": health.is_reachable,
             "error": health.error,
@@ -124,12 +124,7 @@ def server_row(server: str, health: Coverage, *, reset: bool = False) -> pa.Reco
 
 def timestamps(times: Iterable[float | None]) -> pa.Array:
     """Convert seconds since the epoch to times, within readers' limits."""
-    return pa.array([None if at is None else _micros(at) for at in times], TIMESTAMP)
-
-
-def seconds(column: pa.ChunkedArray) -> list[float | None]:
-    """Return times in seconds since the epoch."""
-    return [None if at is None else at / 1_000_000 for at in column.cast(pa.int64()).to_pylist()]
+    return to_timestamps(pa.array(times, pa.float64()))
 
 
 def where(table: pa.Table, mask: pa.ChunkedArray | pa.Array) -> pa.Table:
@@ -210,7 +205,7 @@ def topology_names(storm_ids: pa.ChunkedArray) -> pa.Array:
 def columns_of(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
     """Iterate over the rows of some columns; times in seconds since the epoch."""
     values = [
-        seconds(column) if pa.types.is_timestamp(column.type) else column.to_pylist()
+        (to_seconds(column) if pa.types.is_timestamp(column.type) else column).to_pylist()
         for column in (table[name] for name in names)
     ]
     return zip(*values, strict=True)
@@ -220,7 +215,3 @@ def is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Any:
     """Compare two columns; null equals null."""
     nothing = pc.and_(pc.is_null(one), pc.is_null(other))
     return pc.coalesce(pc.equal(one, other), nothing)
-
-
-def _micros(at: float) -> int:
-    return round(min(max(at, 0.0), _LATEST) * 1_000_000)

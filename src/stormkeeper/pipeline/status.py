@@ -192,10 +192,9 @@ def next_servers(previous: pa.Table | None, batch: pa.Table) -> pa.Table:
     columns |= {name: health[name] for name in health.column_names if name != "error"}
     columns["reason"] = health["error"]
     before = _since(previous)
-    states = zip(found["server"].to_pylist(), health["reachable"].to_pylist(), strict=True)
-    read_at = rows.seconds(found["read_at"])
+    now = rows.columns_of(pa.table(columns), "server", "reachable", "read_at")
     columns["since"] = rows.timestamps(
-        before.get(state, now) for state, now in zip(states, read_at, strict=True)
+        before.get((server, reachable), read_at) for server, reachable, read_at in now
     )
     return pa.table({name: columns[name] for name in SERVERS.names}).cast(SERVERS)
 
@@ -215,8 +214,8 @@ def cause(reason: str) -> str:
 def _since(previous: pa.Table | None) -> dict[tuple[str, bool], float | None]:
     if previous is None:
         return {}
-    columns = (previous[name].to_pylist() for name in ("server", "reachable"))
-    return dict(zip(zip(*columns, strict=True), rows.seconds(previous["since"]), strict=True))
+    before = rows.columns_of(previous, "server", "reachable", "since")
+    return {(server, reachable): since for server, reachable, since in before}
 
 
 PREFIX: Final = "stormkeeper_pipeline_"

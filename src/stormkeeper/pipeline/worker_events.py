@@ -22,18 +22,6 @@ from stormkeeper.pipeline.table_columns import WORKER_EVENTS
 FLAPS: Final = 3
 FLAP_SECS: Final = 600.0
 
-_KNOWN: Final = (
-    "storm_id",
-    "node",
-    "port",
-    "status",
-    "server",
-    "age_secs",
-    "last_seen",
-    "moved_at",
-    "started_at",
-)
-
 _CHANGING: Final = ("status", "server", "started_at")
 
 
@@ -91,9 +79,7 @@ def _events(
     both, was = after.filter(pc.invert(is_new)), before.take(earlier.drop_null())
     differs = pa.repeat(False, both.num_rows)
     for name in _CHANGING:
-        same = pc.fill_null(pc.equal(both[name], was[name]), False)
-        nothing = pc.and_(pc.is_null(both[name]), pc.is_null(was[name]))
-        differs = pc.or_(differs, pc.invert(pc.or_(same, nothing)))
+        differs = pc.or_(differs, pc.invert(rows.is_same(both[name], was[name])))
     pairs = zip(_workers(was.filter(differs)), _workers(both.filter(differs)), strict=True)
     for one, other in pairs:
         yield from _of_change(one, other, limits)
@@ -181,7 +167,7 @@ def _flapping(
 
 
 def _workers(table: pa.Table) -> Iterator[_Worker]:
-    return map(_Worker._make, rows.columns_of(table, *_KNOWN))
+    return map(_Worker._make, rows.columns_of(table, *_Worker._fields))
 
 
 def _table(found: list[_Event], limits: LivenessLimits) -> pa.Table:

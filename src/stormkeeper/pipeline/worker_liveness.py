@@ -74,7 +74,7 @@ def judge_workers(
     """Arguments are as for `next_liveness`."""
     servers = _of_kind(batch, rows.SERVER)
     pulses = _of_kind(batch, rows.PULSE)
-    read_at = [at for at in rows.seconds(servers["read_at"]) if at is not None]
+    read_at = rows.to_seconds(servers["read_at"]).drop_null().to_pylist()
     newest = max(read_at, default=0.0)
     earliest, latest = between or (newest, newest)
     now = max((at for at in read_at if earliest <= at <= latest), default=latest)

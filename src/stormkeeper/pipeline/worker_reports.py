@@ -119,14 +119,10 @@ def next_rejected(recent: Callable[[], pa.Table | None], batch: pa.Table) -> pa.
     reason = pc.if_else(pc.is_null(refused["storm_id"]), _STRAY, refused["error"])
     found = refused.append_column("reason", reason).select(REJECTED.names).cast(REJECTED)
     before = recent()
-    known = set() if before is None else set(_pulses(before))
+    known = set() if before is None else set(rows.columns_of(before, *_PULSE))
     places = []
-    for place, pulse in enumerate(_pulses(found)):
+    for place, pulse in enumerate(rows.columns_of(found, *_PULSE)):
         if pulse not in known:
             known.add(pulse)
             places.append(place)
     return found.take(pa.array(places[-AT_ONCE:], pa.int64()))
-
-
-def _pulses(table: pa.Table) -> list[tuple[object, ...]]:
-    return list(zip(*(table[name].to_pylist() for name in _PULSE), strict=True))
