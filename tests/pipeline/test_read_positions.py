@@ -11,7 +11,7 @@ A, B = "a:6699", "b:6699"
 
 
 def test_offset_has_instance_and_revision_by_server_and_a_tick():
-    end = source.next_offset(source.initial_offset(), {A: Position("x", 7), B: None})
+    end = source.next_offset(source.INITIAL_OFFSET, {A: Position("x", 7), B: None})
     assert json.loads(json.dumps(end)) == {
         "tick": ["reader", 1],
         "a:6699": ["x", 7],
@@ -20,7 +20,7 @@ def test_offset_has_instance_and_revision_by_server_and_a_tick():
 
 
 def test_every_trigger_has_a_new_offset_even_in_silence():
-    first = source.next_offset(source.initial_offset(), {A: Position("x", 7)})
+    first = source.next_offset(source.INITIAL_OFFSET, {A: Position("x", 7)})
     second = source.next_offset(first, {A: Position("x", 7)})
     third = source.next_offset(second, {A: Position("x", 7)})
     assert first != second != third
@@ -32,7 +32,7 @@ def test_every_trigger_has_a_new_offset_even_in_silence():
 
 
 def test_a_server_that_is_down_keeps_its_place():
-    first = source.next_offset(source.initial_offset(), {A: Position("x", 7), B: Position("y", 3)})
+    first = source.next_offset(source.INITIAL_OFFSET, {A: Position("x", 7), B: Position("y", 3)})
     down = source.next_offset(first, {A: None, B: Position("y", 9)})
     back = source.next_offset(down, {A: Position("x", 8), B: Position("y", 9)})
     assert down[A] == first[A]
@@ -42,32 +42,32 @@ def test_a_server_that_is_down_keeps_its_place():
 
 
 def test_a_server_that_started_anew_is_read_from_the_beginning():
-    first = source.next_offset(source.initial_offset(), {A: Position("x", 700)})
+    first = source.next_offset(source.INITIAL_OFFSET, {A: Position("x", 700)})
     second = source.next_offset(first, {A: Position("z", 4)})
     assert source.batch_span(first, second, A) == Span("z", 0, 4, reset=True)
 
 
 def test_new_server_is_read_from_the_beginning():
-    first = source.next_offset(source.initial_offset(), {A: Position("x", 7)})
+    first = source.next_offset(source.INITIAL_OFFSET, {A: Position("x", 7)})
     second = source.next_offset(first, {A: Position("x", 7), B: Position("y", 5)})
     assert source.batch_span(first, second, B) == Span("y", 0, 5)
 
 
 def test_a_server_never_heard_of_has_no_span():
-    end = source.next_offset(source.initial_offset(), {A: None})
+    end = source.next_offset(source.INITIAL_OFFSET, {A: None})
     assert A not in end
-    assert source.batch_span(source.initial_offset(), end, A) is None
+    assert source.batch_span(source.INITIAL_OFFSET, end, A) is None
 
 
 def test_the_place_of_a_server_no_longer_read_is_dropped():
-    first = source.next_offset(source.initial_offset(), {A: Position("x", 7), B: Position("y", 5)})
+    first = source.next_offset(source.INITIAL_OFFSET, {A: Position("x", 7), B: Position("y", 5)})
     second = source.next_offset(first, {A: Position("x", 7)})
     assert B not in second
 
 
 def test_a_server_without_revisions_is_read_at_every_trigger():
     java = Position(source.WITHOUT_REVISIONS, 0)
-    first = source.next_offset(source.initial_offset(), {A: java})
+    first = source.next_offset(source.INITIAL_OFFSET, {A: java})
     second = source.next_offset(first, {A: java})
     assert not source.batch_span(first, second, A).is_empty
 
@@ -84,7 +84,7 @@ def test_next_batch_reads_what_failed_in_the_one_before(triggers):
     It may be down when a batch is planned, or fail under the read, though not under two in a row.
     """
     newest = {"x": 0, "y": 0}  # revisions never shrink within an instance
-    offset, failed, at, read = source.initial_offset(), False, None, 0
+    offset, failed, at, read = source.INITIAL_OFFSET, False, None, 0
     for instance, stored, event in triggers:
         newest[instance] += stored
         position = None if event == "down" else Position(instance, newest[instance])
@@ -108,7 +108,7 @@ SERVER = "a:1"
 
 def test_what_two_failed_reads_missed_is_read_by_the_third(tmp_path):
     """A batch begins where the last one that could read has ended, and not where others began."""
-    folder, before = str(tmp_path), source.initial_offset()
+    folder, before = str(tmp_path), source.INITIAL_OFFSET
 
     def begins(revision, instance="i"):
         nonlocal before

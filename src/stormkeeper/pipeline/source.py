@@ -168,7 +168,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._available: Mapping[str, Coverage] | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        return initial_offset()
+        return INITIAL_OFFSET
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note the servers' positions: later changes are not read."""
@@ -192,17 +192,12 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         spans = {server: batch_span(start, end, str(server)) for server in self._options.servers}
         values = self._options.values or any(_is_java(span) for span in spans.values())
         return [
-            ServerPartition(server, self._begun(server, part, span), planned, values, part)
+            ServerPartition(server, begun, planned, values, part)
             for part in _parts(self._options)
             for server, span in spans.items()
             for planned in [health.get(str(server))]
+            for begun in [resume_span(self._options.aside, str(server), part, span)]
         ]
-
-    def _begun(self, server: Address, part: Part | None, span: Span | None) -> Span | None:
-        folder = self._options.aside
-        if folder is None or span is None:
-            return span
-        return resume_span(folder, str(server), part, span)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ServerPartition)
@@ -417,6 +412,7 @@ def _switch(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 Offset = dict[str, list[str | int]]
 
 TICK: Final = "tick"
+INITIAL_OFFSET: Final[Offset] = {TICK: ["reader", 0]}
 
 _BEFORE: Final = "before "
 
@@ -446,10 +442,6 @@ class Span:
     def is_empty(self) -> bool:
         """False for a server without revisions."""
         return self.instance != WITHOUT_REVISIONS and self.until <= self.after
-
-
-def initial_offset() -> Offset:
-    return {TICK: ["reader", 0]}
 
 
 def next_offset(start: Offset, found: Mapping[str, Position | None]) -> Offset:
@@ -499,8 +491,12 @@ def record_position(folder: str, server: str, part: Part | None, position: Posit
     written.replace(file)
 
 
-def resume_span(folder: str, server: str, part: Part | None, span: Span) -> Span:
-    """Begin a span at the recorded position of a part of a server."""
+def resume_span(
+    folder: str | None, server: str, part: Part | None, span: Span | None
+) -> Span | None:
+    """Begin a span at the recorded position of a part of a server, if any."""
+    if folder is None or span is None:
+        return span
     try:
         instance, revision = json.loads(_file(folder, server, part).read_text())
     except FileNotFoundError:
