@@ -23,7 +23,7 @@ import pyarrow as pa
 from stormkeeper.daemon.durable import sync_folder
 from stormkeeper.history import parquet
 from stormkeeper.history.manifest import DataFile, Manifest
-from stormkeeper.history.parquet import Retention, TableSpec
+from stormkeeper.history.parquet import NewFile, Retention, TableSpec
 
 log = logging.getLogger(__name__)
 
@@ -180,8 +180,9 @@ class Compactor:
     def _merge(self, spec: TableSpec, group: Sequence[DataFile], path: str) -> Merge:
         # One core, as queries need the others.
         rows = parquet.read(self._folder, group, spec.schema, use_threads=False)
-        level = group[0].level + 1
-        output = parquet.write(self._folder, path, spec, [spec.sorted(rows)], level)
+        file = NewFile(self._folder, path, spec)
+        file.add(spec.sorted(rows))
+        output = file.finish(group[0].level + 1)
         sync_folder(self._folder / spec.name)
         return Merge(spec.name, frozenset(file.path for file in group), output)
 

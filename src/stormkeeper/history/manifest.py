@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from stormkeeper.daemon.durable import sync_file, sync_folder, try_lock
+from stormkeeper.daemon.durable import sync_file, try_lock
 from stormkeeper.errors import TableError
 
 NAME: Final = "manifest.json"
@@ -117,13 +117,11 @@ def stage(folder: Path, manifest: Manifest) -> None:
 
 
 def publish(folder: Path) -> None:
-    """Replace the manifest by the staged manifest, atomically."""
+    """Replace the manifest by the staged manifest, atomically.
+
+    Only a sync of the folder lets the new manifest survive a power failure.
+    """
     (folder / _ASIDE).replace(folder / NAME)
-
-
-def sync_manifest(folder: Path) -> None:
-    """Make the manifest survive a power failure."""
-    sync_folder(folder)
 
 
 _LOCK: Final = ".writer"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -133,16 +133,6 @@ def new_path(name: str, version: int) -> str:
     return f"{name}/{version:012d}-{secrets.token_hex(4)}.parquet"
 
 
-def write(
-    folder: Path, path: str, spec: TableSpec, parts: Iterable[pa.Table], level: int = 0
-) -> DataFile:
-    """`level` counts the merges."""
-    file = NewFile(folder, path, spec)
-    for rows in parts:
-        file.add(rows)
-    return file.finish(level)
-
-
 class NewFile:
     """A new file that takes rows until `finish`; a caller that gives up removes the file.
 
@@ -170,7 +160,10 @@ class NewFile:
             self._times += pc.min_max(rows[self._spec.time]).as_py().values()
 
     def finish(self, level: int = 0) -> DataFile:
-        """Complete and sync the file after an `add`; the caller syncs the folder."""
+        """Complete and sync the file after an `add`; the caller syncs the folder.
+
+        `level` counts the merges.
+        """
         assert self._writer is not None
         self._writer.close()
         self._sink.close()

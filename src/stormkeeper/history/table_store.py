@@ -100,7 +100,7 @@ class TableStore:
         if found is None or found.origin != origin:
             return False
         # The writer may have been killed before the sync.
-        manifest.sync_manifest(self._folder)
+        sync_folder(self._folder)
         return True
 
     def read(
@@ -171,7 +171,7 @@ class TableStore:
         self._place.check()
         before = manifest.load(self._folder)
         if before is not None and before.origin == origin:
-            manifest.sync_manifest(self._folder)
+            sync_folder(self._folder)
             return before.version
         if self._version is not None and (before is None or before.version != self._version):
             raise two_writers_error(self._folder)
@@ -188,7 +188,7 @@ class TableStore:
         self._version = None  # until we know
         manifest.publish(self._folder)
         self._version = after.version
-        manifest.sync_manifest(self._folder)
+        sync_folder(self._folder)
         self._compactor.taken(merges)
         named = after.paths | self._compactor.outputs
         remove_leftovers(self._folder, after.tables, named, now, self._keep_secs)
