@@ -11,7 +11,8 @@ from pyspark.sql import functions as fn
 from pyspark.sql.functions import col
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from stormkeeper.pipeline.executor_stats import READ, cut_pulses, executor_rows, split_pulses
+from stormkeeper.pipeline.executor_stats import READ, cut_pulses
+from stormkeeper.pipeline.executor_stats import executor_stats as of_executors
 from stormkeeper.pipeline.rollups import merge_buckets
 from stormkeeper.pipeline.summaries import SUMMED, concat_sums, sum_workers, tally_rows
 from stormkeeper.pipeline.summaries import component_stats as of_components
@@ -73,12 +74,7 @@ def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:
 def _laid_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for piece in cut_pulses(pa.Table.from_batches([batch])):
-            yield from (
-                executor_rows(split_pulses(piece))
-                .cast(EXECUTOR_STATS)
-                .combine_chunks()
-                .to_batches()
-            )
+            yield from of_executors(piece).combine_chunks().to_batches()
 
 
 def _by_topology(
