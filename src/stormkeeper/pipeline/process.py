@@ -38,7 +38,7 @@ from stormkeeper.pipeline.nimbus_poller import TopologyTimeouts, run_nimbus_poll
 from stormkeeper.pipeline.python_workers import register
 from stormkeeper.pipeline.queries import Stores
 from stormkeeper.pipeline.source import Options
-from stormkeeper.pipeline.status import StatusTracker
+from stormkeeper.pipeline.status import StatusTracker, pages
 from stormkeeper.pipeline.tables import ALERTS
 
 log = logging.getLogger(__name__)
@@ -214,8 +214,6 @@ def _metrics_served(conf: Conf, status: StatusTracker) -> Iterator[None]:
         if_elsewhere="set pipeline.metrics.bind.host to an address of this machine",
         if_forbidden="set pipeline.metrics.port to 1024 or more",
     )
-    from stormkeeper.pipeline.status import pages  # noqa: PLC0415 - 5 MB, only with a port
-
     intervals = {name: queries.interval_secs(conf, name) for name in queries.NAMES}
     served = pages(lambda: status.current, intervals, time.monotonic)
     log.info("metrics on http://%s/metrics", address_of(listener))
