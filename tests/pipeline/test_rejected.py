@@ -2,9 +2,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS
-from stormkeeper.pipeline import rows, worker_reports
+from stormkeeper.pipeline import rows, worker_liveness
 from stormkeeper.pipeline.table_columns import REJECTED
-from stormkeeper.pipeline.worker_reports import next_rejected
+from stormkeeper.pipeline.worker_liveness import next_rejected
 from support.heartbeats import change_of, decode_batch, heartbeat, page_of, path
 
 NOW = 1_772_366_400.0
@@ -64,6 +64,6 @@ def test_what_is_known_is_asked_only_where_something_is_rejected():
 
 
 def test_a_batch_adds_only_so_many(monkeypatch):
-    monkeypatch.setattr(worker_reports, "AT_ONCE", 3)
+    monkeypatch.setattr(worker_liveness, "AT_ONCE", 3)
     table = step(None, *(change_of(path("t"), b"?", n, 0.0) for n in range(5)))
     assert table["revision"].to_pylist() == [2, 3, 4]

@@ -35,7 +35,7 @@ from stormkeeper.pipeline.table_columns import (
     TOPOLOGY_STATS,
     WORKER_STATS,
 )
-from stormkeeper.pipeline.worker_reports import next_reports
+from stormkeeper.pipeline.worker_liveness import next_reports
 from stormkeeper.thrift.writer import Release
 from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
 from support.reported_topologies import heartbeats_of, reported

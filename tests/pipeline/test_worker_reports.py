@@ -7,7 +7,7 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.table_columns import WORKER_REPORTS
-from stormkeeper.pipeline.worker_reports import next_reports
+from stormkeeper.pipeline.worker_liveness import next_reports
 from support.heartbeats import change_of, decode_batch, heartbeat, page_of, path
 
 LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)

@@ -27,7 +27,7 @@ from stormkeeper.history.manifest import write_error
 from stormkeeper.history.parquet import Retention, TableSpec
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client.client_settings import access_of
-from stormkeeper.pipeline import rollups, tables, worker_reports
+from stormkeeper.pipeline import rollups, tables, worker_liveness
 from stormkeeper.pipeline.batch import AddNames, pack
 from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.rollups import OPEN
@@ -273,7 +273,7 @@ def table_updater(
         compute = liveness_tables(
             limits(conf),
             LastPulses(Options.parse(source_options(conf, servers))),
-            partial(stores[STATISTICS].read, tables.WORKER_REPORTS, schema=worker_reports.STARTS),
+            partial(stores[STATISTICS].read, tables.WORKER_REPORTS, schema=worker_liveness.STARTS),
             timeouts,
         )
     else:

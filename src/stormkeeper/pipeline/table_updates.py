@@ -40,7 +40,7 @@ from stormkeeper.pipeline.executor_stats import cut_pulses, executor_rows, split
 from stormkeeper.pipeline.status import next_servers
 from stormkeeper.pipeline.summaries import ENCODED, StatisticsUpdate
 from stormkeeper.pipeline.worker_events import FLAP_SECS, next_events
-from stormkeeper.pipeline.worker_reports import KNOWN_SECS, next_rejected, next_reports
+from stormkeeper.pipeline.worker_liveness import KNOWN_SECS, next_rejected, next_reports
 
 log = logging.getLogger(__name__)
 
