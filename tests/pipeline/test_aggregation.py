@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.pipeline import aggregation
-from stormkeeper.pipeline.aggregation import grouped, to_int64
+from stormkeeper.pipeline import executor_stats
+from stormkeeper.pipeline.executor_stats import grouped, to_int64
 
 COUNTS = [-(2**63), -(2**53) - 1, -1, 0, 1, 7, 2**53 + 1, 2**62, 2**63 - 1, None]
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -103,8 +103,8 @@ def test_texts_of_several_dictionaries_are_one_column_of_keys():
 def test_largest_value_is_of_the_rows_with_the_same_texts():
     texts = pa.array(["a", "a", "b", "a"]).dictionary_encode()
     table = pa.table({"id": texts, "name": ["x", "y", "x", "x"], "n": [1, 9, None, 3]})
-    assert aggregation.largest_of(table, "n", ["id"]).to_pylist() == [9, 9, None, 9]
-    assert aggregation.largest_of(table, "n", ["id", "name"]).to_pylist() == [3, 9, None, 3]
+    assert executor_stats.largest_of(table, "n", ["id"]).to_pylist() == [9, 9, None, 9]
+    assert executor_stats.largest_of(table, "n", ["id", "name"]).to_pylist() == [3, 9, None, 3]
 
 
 def column(*values, of=None):
@@ -114,20 +114,21 @@ def column(*values, of=None):
 def test_terms_that_are_no_finite_number_are_zero():
     averages = column(2.5, nan, inf, -inf, 1.7e308, None, 2.5)
     counts = column(4, 4, 0, 4, 100, 4, None, of=pa.int64())
-    assert aggregation.terms(averages, counts).to_pylist() == [10.0, 0.0, 0.0, 0.0, 0.0, None, None]
+    expected = [10.0, 0.0, 0.0, 0.0, 0.0, None, None]
+    assert executor_stats.terms(averages, counts).to_pylist() == expected
 
 
 def test_average_of_nothing_is_null_and_infinite_totals_zero():
     totals = column(30.0, 30.0, 30.0, inf, None)
     counts = column(4, 0, -4, 4, 4, of=pa.int64())
-    assert aggregation.average(totals, counts).to_pylist() == [7.5, None, None, 0.0, 0.0]
+    assert executor_stats.average(totals, counts).to_pylist() == [7.5, None, None, 0.0, 0.0]
     beyond = column(2**64, of=pa.decimal128(38))
-    assert aggregation.average(column(2.0**65), beyond).to_pylist() == [2.0]
+    assert executor_stats.average(column(2.0**65), beyond).to_pylist() == [2.0]
 
 
 def test_whole_milliseconds_are_cut_and_limited_to_64_bits():
     totals = column(1.8, -1.8, nan, inf, 1e300, -1e300, None)
-    assert aggregation.whole_ms(totals).to_pylist() == [
+    assert executor_stats.whole_ms(totals).to_pylist() == [
         1.0,
         -1.0,
         0.0,
@@ -142,12 +143,12 @@ def test_capacity_is_of_ten_minutes_or_of_a_shorter_life():
     recent = column(60_000.0, 60_000.0, 60_000.0, 60_000.0, None, inf)
     uptime = column(100, 600, 9000, 0, 60, 60, of=pa.int32())
     expected = [0.6, 0.1, 0.1, 0.0, 0.0, 0.0]
-    assert aggregation.capacity(recent, uptime).to_pylist() == pytest.approx(expected)
+    assert executor_stats.capacity(recent, uptime).to_pylist() == pytest.approx(expected)
     unknown = column(None, -5, of=pa.int32())
-    assert aggregation.capacity(column(1.0, 1.0), unknown).to_pylist() == [0.0, 0.0]
+    assert executor_stats.capacity(column(1.0, 1.0), unknown).to_pylist() == [0.0, 0.0]
 
 
 def test_doubles_are_the_nearest():
     counts = column(2**53 + 1, 2**63 - 1, of=pa.int64())
-    found = aggregation.to_float64(counts).to_pylist()
+    found = executor_stats.to_float64(counts).to_pylist()
     assert [Fraction(value) for value in found] == [2**53, 2**63]

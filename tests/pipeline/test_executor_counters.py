@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.pipeline import rows, table_updates, tables
-from stormkeeper.pipeline.aggregation import COUNTED
 from stormkeeper.pipeline.executor_counters import (
     COUNTERS,
     OWNERSHIP,
@@ -21,7 +20,7 @@ from stormkeeper.pipeline.executor_counters import (
     increments,
     superseded_workers,
 )
-from stormkeeper.pipeline.executor_stats import executor_stats
+from stormkeeper.pipeline.executor_stats import COUNTED, executor_stats
 from stormkeeper.pipeline.summaries import tally_rows
 from support.heartbeats import bolt, change_of, heartbeat, path, spout
 from support.one_query import Machine

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from stormkeeper.pipeline import rows, tables
-from stormkeeper.pipeline.aggregation import COUNTED, WEIGHTS
 from stormkeeper.pipeline.executor_counters import TIMES, counters
+from stormkeeper.pipeline.executor_stats import COUNTED, WEIGHTS
 from stormkeeper.pipeline.rollups import (
     OPEN,
     ROLLUPS,

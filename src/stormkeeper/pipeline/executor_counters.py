@@ -24,8 +24,11 @@ import pyarrow.compute as pc
 
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.aggregation import (
+from stormkeeper.pipeline.executor_stats import (
+    ALL_TIME,
+    CAPACITY_WINDOW,
     COUNTED,
+    KINDS,
     WEIGHTS,
     capacity,
     finite,
@@ -33,7 +36,6 @@ from stormkeeper.pipeline.aggregation import (
     to_float64,
     to_int64,
 )
-from stormkeeper.pipeline.executor_stats import ALL_TIME, CAPACITY_WINDOW, KINDS
 
 #: Sums of average times count, in milliseconds.
 TIMES: Final = tuple(f"{name}_ms" for name in WEIGHTS)

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stormkeeper.pipeline import rows, tables
-from stormkeeper.pipeline.aggregation import (
+from stormkeeper.pipeline.executor_counters import COUNTERS, TIMES, increments
+from stormkeeper.pipeline.executor_stats import (
     COUNTED,
     WEIGHTS,
     average,
@@ -28,7 +29,6 @@ from stormkeeper.pipeline.aggregation import (
     to_float64,
     to_int64,
 )
-from stormkeeper.pipeline.executor_counters import COUNTERS, TIMES, increments
 from stormkeeper.pipeline.table_columns import ROLLUP
 
 _KEYS: Final = {

@@ -15,25 +15,23 @@ import pyarrow.compute as pc
 from stormkeeper.history.table_store import Rows
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows, tables
-from stormkeeper.pipeline.aggregation import (
+from stormkeeper.pipeline.executor_counters import OWNERSHIP, READINGS, counters, superseded_workers
+from stormkeeper.pipeline.executor_stats import (
+    CAPACITY_WINDOW,
     COUNTED,
+    KINDS,
     WEIGHTS,
+    WINDOWS,
+    SplitPulses,
     average,
     capacity,
     grouped,
+    is_storms_own,
+    is_workers_own,
     largest_of,
     terms,
     to_int64,
     whole_ms,
-)
-from stormkeeper.pipeline.executor_counters import OWNERSHIP, READINGS, counters, superseded_workers
-from stormkeeper.pipeline.executor_stats import (
-    CAPACITY_WINDOW,
-    KINDS,
-    WINDOWS,
-    SplitPulses,
-    is_storms_own,
-    is_workers_own,
 )
 from stormkeeper.pipeline.table_columns import COMPONENT_STATS, TOPOLOGY_STATS, WORKER_STATS
 

@@ -5,10 +5,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.aggregation import COUNTED
 from stormkeeper.pipeline.analyses.trends import growing_heartbeats, saturating_components
 from stormkeeper.pipeline.analyses.workload import skewed_components, unusual_throughput
 from stormkeeper.pipeline.executor_counters import TIMES
+from stormkeeper.pipeline.executor_stats import COUNTED
 from stormkeeper.pipeline.rollups import merge_buckets, rollup, sum_changes
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
