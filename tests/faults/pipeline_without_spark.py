@@ -18,8 +18,10 @@ import pyarrow as pa
 
 from stormkeeper.conf import Conf, load
 from stormkeeper.errors import TableError
+from stormkeeper.heartbeats.change_pages import Part
 from stormkeeper.history.table_store import TableStore
-from stormkeeper.pipeline import decoded_rows, queries, rows, tables
+from stormkeeper.pipeline import queries, tables
+from stormkeeper.pipeline.batch import PACKED_PARTS, pack_read
 from stormkeeper.pipeline.source import Options, PacemakerStreamReader
 from stormkeeper.pipeline.tables import STATISTICS
 
@@ -68,7 +70,6 @@ class Query:
         options |= {"values": str(name == STATISTICS).lower(), "parts": "2", "timeoutSecs": "10"}
         self._reader = PacemakerStreamReader(Options.parse(options))
         self._keep = queries.table_updater(conf, servers, name, places)
-        self._name = name
         _, checkpoint = tables.query_folders(conf, name)
         self._notes = Notes(checkpoint)
         self._secs = queries.interval_secs(conf, name)
@@ -93,13 +94,12 @@ class Query:
             for partition in self._reader.partitions(start, end)
             for batch in self._reader.read(partition)
         )
-        if self._name == STATISTICS:
-            batches = decoded_rows.decode_batches(batches)
         context = SimpleNamespace(getLocalProperty=lambda _: notes.query)
+        conf = SimpleNamespace(get=lambda _: "10000", set=lambda *_: None)
         batch: Any = SimpleNamespace(
-            columns=rows.TYPED.names if self._name == STATISTICS else rows.SCHEMA.names,
-            sparkSession=SimpleNamespace(sparkContext=context),
-            toArrow=lambda: pa.Table.from_batches(list(batches)),
+            columns=PACKED_PARTS.names,
+            sparkSession=SimpleNamespace(sparkContext=context, conf=conf),
+            toArrow=lambda: pa.Table.from_batches(pack_read(batches, Part(0, 1), 1)),
         )
         self._keep(batch, number)
         notes.done(number)

@@ -10,7 +10,7 @@ from stormkeeper.pipeline import batch, decoded_rows, rows
 from stormkeeper.pipeline.batch import read_parts
 from stormkeeper.pipeline.source import Options, PacemakerReader
 from support.dataframes import dataframe
-from support.heartbeats import change_of, heartbeat, page_of, path, spout
+from support.heartbeats import change_of, decode_table, heartbeat, page_of, path, spout
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_packed_rows_are_those_that_decoding_gives(pacemaker, tmp_path, values, 
             pa.Table.from_batches(list(reader.read(partition))) for partition in reader.partitions()
         ]
 
-    plain = pa.concat_tables(map(decoded_rows.typed_rows, read()))
+    plain = pa.concat_tables(map(decode_table, read()))
     aside = {"aside": str(tmp_path)} if is_aside else {}
     packed = pa.concat_tables(read(packed="true", **aside))
     assert len(list(tmp_path.iterdir())) == (3 if is_aside else 0)

@@ -3,7 +3,6 @@
 import random
 from datetime import UTC, datetime
 
-import pyarrow as pa
 import pytest
 
 from stormkeeper.conf import defaults
@@ -14,8 +13,7 @@ from stormkeeper.history.database import HistoryDatabase
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, rows, table_updates
-from stormkeeper.pipeline.batch import Batch
-from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
+from support.heartbeats import bolt, change_of, decoded_batch, heartbeat, page_of, path, spout
 
 HOUR = 1_700_002_800.0
 ID = "wc-1-17"
@@ -32,7 +30,7 @@ def batch(now, revision, workers):
         changes.append(change_of(path(ID, "n", port), beat, revision, 1.0))
     health = Coverage(now, None, Position("x", revision), 1e6, 1e6, len(changes))
     read = [rows.page_rows("a:1", [page_of("x", changes, now)]), rows.server_row("a:1", health)]
-    return Batch.from_table(pa.Table.from_batches([decode_batch(one) for one in read]))
+    return decoded_batch(read)
 
 
 @pytest.mark.slow  # it waits for the disk

@@ -318,7 +318,7 @@ def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead)
         health = Coverage(there, None, Position("x", number), 1e6, 1e6, 1)
         down = Coverage(began, "gone")
         raw = [page_rows("a:1", [page]), server_row("a:1", health), server_row("b:1", down)]
-        keeper(spark.createDataFrame(pa.Table.from_batches(raw)), number)
+        keeper(batch.pack(spark.createDataFrame(pa.Table.from_batches(raw))), number)
         (row,) = present(tmp_path, tables.WORKER_LIVENESS)
         assert (row["status"], row["age_secs"]) == ("alive", pytest.approx(1.0, abs=0.001))
         assert began < row["last_seen"].timestamp() + 1 < time.time()

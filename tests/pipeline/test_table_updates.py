@@ -14,7 +14,6 @@ from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.pipeline import rows, tables
-from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.executor_stats import (
     cut_pulses,
     executor_rows,
@@ -37,7 +36,7 @@ from stormkeeper.pipeline.table_columns import (
 )
 from stormkeeper.pipeline.worker_liveness import next_reports
 from stormkeeper.thrift.writer import Release
-from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
+from support.heartbeats import bolt, change_of, decoded_batch, heartbeat, page_of, path, spout
 from support.reported_topologies import heartbeats_of, reported
 
 LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)
@@ -87,13 +86,7 @@ class Tables:
 
     def read(self, page, health):
         """Take in a batch as it was read."""
-        table = pa.Table.from_batches(
-            [
-                decode_batch(rows.page_rows("a:1", [page])),
-                decode_batch(rows.server_row("a:1", health)),
-            ]
-        )
-        batch = Batch.from_table(table)
+        batch = decoded_batch([rows.page_rows("a:1", [page]), rows.server_row("a:1", health)])
         self.reports, newest = next_reports(self.reports, batch.rows, LIMITS, period_secs=3)
         self.counted = counted(
             self.counted.get(tables.WORKER_STATS), batch.pulses(newest), self.reports
@@ -150,7 +143,7 @@ def test_names_of_workers_that_are_gone_do_not_stay():
             rows.page_rows("a:1", [page_of("x", changes, 1000.0 + 60 * batch)]),
             rows.server_row("a:1", health),
         ]
-        taken = Batch.from_table(pa.Table.from_batches(map(decode_batch, readings)))
+        taken = decoded_batch(readings)
         limits = replace(LIMITS, forget_secs=100)
         reports, newest = next_reports(reports, taken.rows, limits, period_secs=3)
         counting = StatisticsUpdate()

@@ -11,10 +11,18 @@ from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.paths import WorkerId, parse_workerbeat
-from stormkeeper.pipeline import decoded_rows, rows, worker_liveness
+from stormkeeper.pipeline import rows, worker_liveness
 from stormkeeper.pipeline.table_columns import WORKER_LIVENESS, WORKER_REPORTS
 from stormkeeper.pipeline.worker_liveness import liveness, next_liveness
-from support.heartbeats import change_of, decode_batch, heartbeat, page_of, path, spout
+from support.heartbeats import (
+    change_of,
+    decode_batch,
+    decode_table,
+    heartbeat,
+    page_of,
+    path,
+    spout,
+)
 
 LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)
 NOW = 1_772_366_400.0
@@ -210,20 +218,19 @@ def test_rows_without_values_name_their_workers():
     page = page_of("x", [change._replace(details=None) for change in changes], NOW)
     server = rows.server_row(A, Coverage(NOW, "gone"))
     batch = pa.Table.from_batches([rows.page_rows(A, [page]), server])
-    found = decoded_rows.typed_rows(batch)
+    found = decode_table(batch)
     assert found["storm_id"].null_count == len(odd) + 1
     assert found["revision"].to_pylist() == batch["revision"].to_pylist()
     assert found["time_secs"].null_count == found["error"].null_count == batch.num_rows
-    assert decoded_rows.typed_rows(found) is found
     with_value = raw(NOW, {A: [change_of(path("t"), heartbeat(time_secs=7), 5, 0.0)]})
-    assert decoded_rows.typed_rows(with_value)["time_secs"].to_pylist()[0] == 7
+    assert decode_table(with_value)["time_secs"].to_pylist()[0] == 7
 
 
 @given(st.lists(st.text("/-a1\u0661\n", max_size=12).map("/workerbeats/".__add__), max_size=20))
 def test_paths_are_read_as_one_by_one(paths):
     changes = [change_of(path, None, 5, 0.0)._replace(size=1) for path in paths]
     batch = pa.Table.from_batches([rows.page_rows(A, [page_of("x", changes, NOW)])])
-    found = decoded_rows.typed_rows(batch).select(WorkerId._fields).to_pylist()
+    found = decode_table(batch).select(WorkerId._fields).to_pylist()
     parsed = [parse_workerbeat(path) for path in paths]
     nobody = dict.fromkeys(WorkerId._fields)
     assert found == [worker._asdict() if worker else nobody for worker in parsed]

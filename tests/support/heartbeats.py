@@ -1,12 +1,13 @@
 """Heartbeats as workers send them."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
 from stormkeeper.heartbeats.change_pages import ChangePage, PathChange, Position
 from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.decoded_rows import Engine, decode_batches
 from stormkeeper.pipeline.rows import TYPED
 from stormkeeper.thrift.records import (
@@ -110,3 +111,14 @@ def decode_batch(batch: pa.RecordBatch, engine: Engine | None = None) -> pa.Reco
     decoded = pa.Table.from_batches(decode_batches(iter([batch]), engine), schema=TYPED)
     found = decoded.combine_chunks().to_batches()
     return found[0] if found else pa.RecordBatch.from_pylist([], schema=TYPED)
+
+
+def decode_table(table: pa.Table) -> pa.Table:
+    """Decode the source's rows."""
+    return pa.Table.from_batches(decode_batches(iter(table.to_batches())), TYPED)
+
+
+def decoded_batch(read: Iterable[pa.RecordBatch]) -> Batch:
+    """Return a batch of the source's rows in one part."""
+    table = decode_table(pa.Table.from_batches(read))
+    return Batch(table.drop_columns(["executors"]), lambda: iter([table]))

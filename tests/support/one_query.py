@@ -5,9 +5,8 @@ import pyarrow as pa
 from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.table_updates import Clock
-from support.heartbeats import decode_batch, page_of
+from support.heartbeats import decoded_batch, page_of
 
 #: When it begins.
 NOW = 1_772_366_400.0
@@ -43,7 +42,7 @@ class Machine:
                 page = page_of(position.instance, changes[server], self.wall)
                 raw.append(rows.page_rows(server, [page]))
             raw.append(rows.server_row(server, health))
-        read = Batch.from_table(pa.Table.from_batches([decode_batch(one) for one in raw]))
+        read = decoded_batch(raw)
 
         def before(name, _since=None, schema=None):
             table = on_time(name, self.kept.get(name))

@@ -1,6 +1,5 @@
 """What the pipeline's statistics query makes of simulated heartbeats, without Spark."""
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stormkeeper.conf import load
@@ -9,8 +8,7 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, rows, table_updates, tables
-from stormkeeper.pipeline.batch import Batch
-from support.heartbeats import change_of, decode_batch, page_of
+from support.heartbeats import change_of, decoded_batch, page_of
 from support.simulations import PERIOD_SECS, details, write_truth
 from support.tables import origin
 
@@ -54,8 +52,7 @@ class Statistics:
             rows.page_rows("a:6699", [page_of("x", changes, now)]),
             rows.server_row("a:6699", health),
         ]
-        batch = pa.Table.from_batches([decode_batch(one) for one in servers])
-        found = dict(self._advance(self._store.read, Batch.from_table(batch), (now, now)))
+        found = dict(self._advance(self._store.read, decoded_batch(servers), (now, now)))
         self._store.publish(origin(self._batch), found)
         self._batch += 1
 

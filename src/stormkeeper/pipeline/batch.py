@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from stormkeeper.heartbeats.change_pages import Part, part_of
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.decoded_rows import decode_batches, typed_rows
+from stormkeeper.pipeline.decoded_rows import decode_batches
 from stormkeeper.pipeline.rows import TYPED
 
 #: Each value holds many `TYPED` rows of one ``part`` (or `EVERY_PART`), compressed to a fifth;
@@ -170,11 +170,6 @@ class Batch:
         self._chunks = chunks
 
     @classmethod
-    def from_table(cls, table: pa.Table) -> Self:
-        table = typed_rows(table)
-        return cls(table.drop_columns([_LARGE]), lambda: iter([table]))
-
-    @classmethod
     def from_packed(cls, values: Sequence[pa.Buffer]) -> Self:
         """Take values of the column ``rows``."""
 
@@ -228,18 +223,13 @@ def _worst_first(row: Mapping[str, Any]) -> tuple[bool, datetime]:
 
 
 def read_parts(df: DataFrame, parts: int = 1) -> Iterator[Batch]:
-    """Iterate over the parts of a micro-batch: whole topologies, and the rows of all servers.
+    """Iterate over the parts of a packed micro-batch: whole topologies, and all servers' rows.
 
-    A packed part is read while the part before is used.
+    A part is read while the part before is used.
     """
     if df.columns == PACKED_PARTS.names and parts > 1:
         return _read_ahead(_in_order(_iterate(df), parts))
-    if df.columns in (PACKED.names, PACKED_PARTS.names):
-        return _unpacked(_collect(df), parts)
-    found = df.toArrow()
-    if parts == 1:
-        return iter([Batch.from_table(found)])
-    return _joined(list(split_by_part(found, parts)), parts)
+    return _unpacked(_collect(df), parts)
 
 
 def _collect(df: DataFrame) -> pa.Table:
@@ -314,12 +304,6 @@ def _take_file(file: str) -> pa.Buffer:
         content = mapped.read_buffer()
     Path(file).unlink()
     return content
-
-
-def _joined(found: Sequence[tuple[int, pa.Table]], parts: int) -> Iterator[Batch]:
-    for part in range(parts):
-        mine = [rows_ for number, rows_ in found if number in (part, EVERY_PART)]
-        yield Batch.from_table(pa.concat_tables(mine or [TYPED.empty_table()]))
 
 
 class _MemoryRelease:

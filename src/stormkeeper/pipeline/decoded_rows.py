@@ -84,13 +84,6 @@ def decode_batches(
             start += count
 
 
-def typed_rows(table: pa.Table) -> pa.Table:
-    """Return the source's rows, decoded or not, as `rows.TYPED`."""
-    if table.column_names == rows.TYPED.names:
-        return table if table.schema == rows.TYPED else table.cast(rows.TYPED)
-    return pa.Table.from_batches(decode_batches(iter(table.to_batches())), rows.TYPED)
-
-
 def _values(details: pa.Array) -> Iterator[bytes | None]:
     for start in range(0, len(details), _AT_ONCE):
         yield from details.slice(start, _AT_ONCE).to_pylist()
