@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.window import Window
+from pyspark.sql.window import Window, WindowSpec
 
 from stormkeeper.conf import Conf
 from stormkeeper.history.parquet import TIME, Retention, TableSpec
@@ -83,6 +83,12 @@ def newest(
     rows = rows.withColumn("place", F.row_number().over(latest))
     rows = rows.where((F.col("place") <= count) & (at > after(instant(now), -fresh_secs)))
     return rows.drop("place")
+
+
+def window(by: tuple[str, ...], at: str, back_secs: int, until_secs: int = 0) -> WindowSpec:
+    """Return a window over a subject's rows, from `back_secs` to `until_secs` before each."""
+    ordered = Window.partitionBy(*by).orderBy(F.unix_seconds(at))
+    return ordered.rangeBetween(-back_secs, -until_secs)
 
 
 def findings(found: DataFrame, rule: str, subject_kind: str, subject: Column) -> DataFrame:

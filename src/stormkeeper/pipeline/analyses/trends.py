@@ -16,9 +16,8 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.window import Window
 
-from stormkeeper.pipeline.analyses.alerts import after, findings, newest, until_now
+from stormkeeper.pipeline.analyses.alerts import after, findings, newest, until_now, window
 
 #: Buckets of the trend, the least number, and the last, which must grow at least half as fast: else
 #: the growth is over, or was a step.
@@ -87,22 +86,12 @@ def growing_heartbeats(
     end = after(F.col("bucket"), bucket_secs)
     rows = until_now(rollup, end, now, past_secs=(GROWTH_BUCKETS + 1) * bucket_secs)
     bytes_ = F.col("heartbeat_bytes").cast("double")
-    rows = (
-        rows.where(bytes_.isNotNull() & ~F.isnan(bytes_))
-        .repartition("storm_id")
-        .groupBy("storm_id", "bucket")
-        .agg(F.max("topology").alias("topology"), F.max(bytes_).alias("bytes"))
-    )
-    seconds = F.unix_seconds("bucket")
-    window = Window.partitionBy("storm_id").orderBy(seconds)
-    window = window.rangeBetween(-(GROWTH_BUCKETS - 1) * bucket_secs, 0)
-    point = F.struct(seconds.cast("double").alias("t"), F.col("bytes").alias("y"))
-    rows = rows.withColumn("points", F.collect_list(point).over(window))
+    rows = _series(rows, ("storm_id",), bytes_, (GROWTH_BUCKETS - 1) * bucket_secs)
     rows = newest(rows, ("storm_id",), end, now, fresh_secs=2 * bucket_secs)
     rows = rows.where(F.size("points") >= GROWTH_LEAST)
     rows = rows.withColumn("slopes", slopes(F.col("points")))
     rows = rows.withColumn("slope", median(F.col("slopes"))).where("slope > 0")
-    first = F.element_at("points", 1)["t"]
+    seconds, first = F.unix_seconds("bucket"), F.element_at("points", 1)["t"]
     points, slope = F.col("points"), F.col("slope")
     rows = (
         rows.withColumn("z", significance(F.col("slopes"), F.size("points")))
@@ -147,18 +136,8 @@ def saturating_components(
     """
     end = after(F.col("bucket"), bucket_secs)
     rows = until_now(rollup, end, now, past_secs=(SATURATION_BUCKETS + 1) * bucket_secs)
-    known = F.col("capacity_mean").isNotNull() & ~F.isnan("capacity_mean")
-    rows = (
-        rows.where(known)
-        .repartition(*_SUBJECT)
-        .groupBy(*_SUBJECT, "bucket")
-        .agg(F.max("topology").alias("topology"), F.max("capacity_mean").alias("capacity"))
-    )
-    seconds = F.unix_seconds("bucket")
-    window = Window.partitionBy(*_SUBJECT).orderBy(seconds)
-    window = window.rangeBetween(-(SATURATION_BUCKETS - 1) * bucket_secs, 0)
-    point = F.struct(seconds.cast("double").alias("t"), F.col("capacity").alias("y"))
-    rows = rows.withColumn("points", F.collect_list(point).over(window))
+    back_secs = (SATURATION_BUCKETS - 1) * bucket_secs
+    rows = _series(rows, _SUBJECT, F.col("capacity_mean"), back_secs)
     fresh = (CONFIRMED + 1) * bucket_secs
     rows = newest(rows, _SUBJECT, end, now, fresh_secs=fresh, count=CONFIRMED)
     last = latest(F.col("points"), LATEST)
@@ -185,8 +164,7 @@ def saturating_components(
     left = F.when(F.col("saturated"), 0.0).otherwise(F.when(rising, left))
     rows = rows.withColumn("left", left)
     rows = computed(rows, near=F.col("left") <= horizon_secs).where("near")
-    lately = Window.partitionBy(*_SUBJECT).orderBy(seconds)
-    lately = lately.rangeBetween(-(CONFIRMED - 1) * bucket_secs, 0)
+    lately = window(_SUBJECT, "bucket", (CONFIRMED - 1) * bucket_secs)
     rows = rows.withColumn("times", F.count("*").over(lately))
     rows = newest(rows, _SUBJECT, end, now, fresh_secs=2 * bucket_secs)
     confirmed = F.col("saturated") | (F.col("times") >= CONFIRMED)
@@ -216,6 +194,20 @@ def saturating_components(
     )
     subject = F.concat_ws("/", *_SUBJECT)
     return findings(found, "saturation", "component", subject)
+
+
+def _series(rows: DataFrame, subject: tuple[str, ...], value: Column, back_secs: int) -> DataFrame:
+    """Return a row per subject and bucket, with the series up to the bucket as ``points``."""
+    rows = (
+        rows.where(value.isNotNull() & ~F.isnan(value))
+        .repartition(*subject)
+        .groupBy(*subject, "bucket")
+        .agg(F.max("topology").alias("topology"), F.max(value).alias("y"))
+    )
+    point = F.struct(F.unix_seconds("bucket").cast("double").alias("t"), "y")
+    return rows.withColumn(
+        "points", F.collect_list(point).over(window(subject, "bucket", back_secs))
+    )
 
 
 def computed(rows: DataFrame, **columns: Column) -> DataFrame:

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from stormkeeper.pipeline.analyses.alerts import findings, instant, newest, until_now
+from stormkeeper.pipeline.analyses.alerts import findings, instant, newest, until_now, window
 
 #: Seconds within which so many ends are found, or so many silences: a busy machine or network may
 #: delay a few heartbeats.
@@ -63,13 +63,12 @@ def flapping_workers(
     """
     rows = until_now(events, F.col("at"), now, past_secs=within_secs)
     rows = rows.where(F.col("event").isin("restarted", "dead", "late"))
-    seconds = F.unix_seconds("at")
-    window = Window.partitionBy(*_SUBJECT).orderBy(seconds).rangeBetween(1 - within_secs, 0)
+    lately = window(_SUBJECT, "at", within_secs - 1)
     for event in ("restarted", "dead", "late"):
         # A set, as an event may have been written twice.
-        moments = F.collect_set(F.when(F.col("event") == event, F.col("at"))).over(window)
+        moments = F.collect_set(F.when(F.col("event") == event, F.col("at"))).over(lately)
         rows = rows.withColumn(event, F.size(moments))
-    rows = rows.withColumn("first", F.min("at").over(window))
+    rows = rows.withColumn("first", F.min("at").over(lately))
     rows = newest(rows, _SUBJECT, F.col("at"), now, fresh_secs=within_secs)
     ends = F.greatest("restarted", "dead")
     ended = ends >= least_ends

@@ -12,13 +12,13 @@ time of day differs from the hours before.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.window import Window, WindowSpec
 
-from stormkeeper.pipeline.analyses.alerts import after, findings, newest, until_now
+from stormkeeper.pipeline.analyses.alerts import after, findings, newest, until_now, window
 from stormkeeper.pipeline.analyses.trends import computed, median
 
 #: Buckets that are judged, and how many of them must be uneven.
@@ -35,6 +35,8 @@ SAMPLED: Final = 20.0
 BUSY: Final = 0.9
 
 _SUBJECT: Final = ("storm_id", "component")
+
+_of_topology: Final = partial(window, ("storm_id",), "bucket")
 
 
 #: Consecutive buckets that must differ, and the buckets before, which are the past.
@@ -79,9 +81,7 @@ def skewed_components(
     end = after(F.col("bucket"), bucket_secs)
     rows = until_now(rollup, end, now, past_secs=(buckets + 1) * bucket_secs)
     rows = _buckets(_uneven(rows, keys_cv, sampled))
-    seconds = F.unix_seconds("bucket")
-    recent = Window.partitionBy(*_SUBJECT).orderBy(seconds)
-    recent = recent.rangeBetween(-(buckets - 1) * bucket_secs, 0)
+    recent = window(_SUBJECT, "bucket", (buckets - 1) * bucket_secs)
     for what in ("share", "cv"):
         high = F.col(f"{what}_high")
         rows = (
@@ -229,7 +229,7 @@ def _series(rollup: DataFrame, bucket_secs: int) -> DataFrame:
             ),
         )
     )
-    lately = _window((RECENT + PAST) * bucket_secs, 0)
+    lately = _of_topology((RECENT + PAST) * bucket_secs)
     done = F.coalesce("executed", F.lit(0.0))
     for name in ("emitted", "acked"):
         some = F.max(name).over(lately) > 0
@@ -242,16 +242,15 @@ def _windows(rows: DataFrame, bucket_secs: int) -> DataFrame:
     earliest = (RECENT + PAST - 1) * bucket_secs
     latest = RECENT * bucket_secs
     near = TIME_OF_DAY * bucket_secs
+    then = _of_topology(DAY_SECS + near, DAY_SECS - near)
+    before_then = _of_topology(DAY_SECS + earliest, DAY_SECS + latest)
     return (
         rows.withColumn(
-            "recent", F.collect_list("done").over(_window((RECENT - 1) * bucket_secs, 0))
+            "recent", F.collect_list("done").over(_of_topology((RECENT - 1) * bucket_secs))
         )
-        .withColumn("past", F.collect_list(point).over(_window(earliest, latest)))
-        .withColumn("then", F.collect_list("done").over(_window(DAY_SECS + near, DAY_SECS - near)))
-        .withColumn(
-            "before_then",
-            F.collect_list("done").over(_window(DAY_SECS + earliest, DAY_SECS + latest)),
-        )
+        .withColumn("past", F.collect_list(point).over(_of_topology(earliest, latest)))
+        .withColumn("then", F.collect_list("done").over(then))
+        .withColumn("before_then", F.collect_list("done").over(before_then))
     )
 
 
@@ -279,8 +278,3 @@ def _often_low() -> Column:
     )
     earlier = F.filter("past", lambda point: (point["y"] < low) & (point["t"] < normal))
     return F.size(earlier) >= RECENT
-
-
-def _window(back_from: int, back_to: int) -> WindowSpec:
-    ordered = Window.partitionBy("storm_id").orderBy(F.unix_seconds("bucket"))
-    return ordered.rangeBetween(-back_from, -back_to)
