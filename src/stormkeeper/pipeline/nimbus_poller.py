@@ -222,6 +222,17 @@ class NimbusPoller:
         self._pause_secs = min(2 * self._pause_secs, self._outage_secs[1])
 
 
+def leader_client(conf: Conf, timeout_secs: float) -> LeaderClient:
+    """Return a client for long answers, which asks the seeds once."""
+    return LeaderClient(
+        conf["nimbus.seeds"],
+        conf["nimbus.thrift.port"],
+        max_frame=max(conf["nimbus.thrift.max_buffer_size"], _LONGEST_ANSWER),
+        timeout=timeout_secs,
+        rounds=0,
+    )
+
+
 @contextlib.contextmanager
 def run_nimbus_poller(conf: Conf, status: StatusTracker) -> Iterator[NimbusPoller]:
     specs = [
@@ -230,13 +241,7 @@ def run_nimbus_poller(conf: Conf, status: StatusTracker) -> Iterator[NimbusPolle
     ]
     store = TableStore(tables.tables_folder(conf) / tables.NAMING, specs, interval_secs=0.0)
     kept = max(float(conf[key]) for key in _RETENTION)
-    client = LeaderClient(
-        conf["nimbus.seeds"],
-        conf["nimbus.thrift.port"],
-        max_frame=max(conf["nimbus.thrift.max_buffer_size"], _LONGEST_ANSWER),
-        timeout=_ANSWER_SECS,
-        rounds=0,
-    )
+    client = leader_client(conf, _ANSWER_SECS)
 
     def ask(storm_id: str) -> TopologyAnswer:
         wanted = GetInfoOptions(NumErrorsChoice.NONE)

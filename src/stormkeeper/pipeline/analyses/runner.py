@@ -27,9 +27,9 @@ from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses.alerts import alert_changes, clear_times
 from stormkeeper.pipeline.analyses.questions import Rounds, chosen_questions
+from stormkeeper.pipeline.nimbus_poller import leader_client
 from stormkeeper.pipeline.status import ROUND, StatusTracker
 from stormkeeper.pipeline.table_columns import ALERT_ROWS, KILLED_TOPOLOGIES, SUPERVISORS
-from stormkeeper.rpc.leader_client import LeaderClient
 from stormkeeper.thrift.nimbus import AuthorizationException
 
 log = logging.getLogger(__name__)
@@ -39,9 +39,8 @@ _JOB_SECS: Final = 60.0
 
 _END_SECS: Final = 2.0
 
-#: Limits of Nimbus's list of topologies, in seconds and bytes.
+#: Limit of the wait for Nimbus's list of topologies.
 _LIST_SECS: Final = 5.0
-_LONGEST_LIST: Final = 64 * 1024 * 1024
 
 #: For few rows: no adaptive plans, one task, and Arrow batches of any size.
 _SETTINGS: Final = {
@@ -213,13 +212,7 @@ class AnalysisRunner:
 
 def listed_by_nimbus(conf: Conf) -> Listed:
     """Ask the leading Nimbus; raise `StormkeeperError` or `AuthorizationException` on failure."""
-    with LeaderClient(
-        conf["nimbus.seeds"],
-        conf["nimbus.thrift.port"],
-        max_frame=max(conf["nimbus.thrift.max_buffer_size"], _LONGEST_LIST),
-        timeout=_LIST_SECS,
-        rounds=0,
-    ) as client:
+    with leader_client(conf, _LIST_SECS) as client:
         cluster = client.nimbus.getClusterInfo()
     return Listed(
         {each.id for each in cluster.topologies},
