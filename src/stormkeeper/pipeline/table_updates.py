@@ -163,13 +163,20 @@ def statistics_tables(
     limits: LivenessLimits, period_secs: float, named: AddNames = lambda pulses: pulses
 ) -> ComputeTables:
     """Compute ``executor_stats``, then ``worker_reports``, ``rejected``, sums and roll-ups."""
-    growth = _GrowthWarning()
+    is_warned = False
 
     def compute(before: ReadPrevious, batch: Batch, between: tuple[float, float]) -> Made:
         reports, newest = next_reports(
             before(tables.WORKER_REPORTS), batch.rows, limits, period_secs, between
         )
-        growth.check(reports.num_rows)
+        nonlocal is_warned
+        if reports.num_rows > _TOO_MANY and not is_warned:
+            is_warned = True
+            log.warning(
+                "the parts of statistics have grown to %d workers: restart the pipeline, which "
+                "then has a part for each %d workers, or set %s to more",
+                *(reports.num_rows, WORKERS_OF_PART, PARTS_KEY),
+            )
         update = StatisticsUpdate()
         yield from _executor_stats(batch.pulses(newest, named), update)
         yield tables.WORKER_REPORTS, reports
@@ -194,22 +201,6 @@ def _executor_stats(pulses: Pulses, update: StatisticsUpdate) -> Made:
         # The store lays out and writes these rows in a thread, beside the rest of the work.
         yield tables.EXECUTOR_STATS, map(executor_rows, [split])
         update.add(split)
-
-
-class _GrowthWarning:
-    """Warns once if the cluster has outgrown the number of parts, fixed at the start."""
-
-    def __init__(self) -> None:
-        self._is_logged = False
-
-    def check(self, workers: int) -> None:
-        if workers > _TOO_MANY and not self._is_logged:
-            self._is_logged = True
-            log.warning(
-                "the parts of statistics have grown to %d workers: restart the pipeline, which "
-                "then has a part for each %d workers, or set %s to more",
-                *(workers, WORKERS_OF_PART, PARTS_KEY),
-            )
 
 
 def _previous_reader(store: TableStore, part: Part, on_time: ToPresentClock) -> ReadPrevious:
