@@ -29,9 +29,8 @@ from stormkeeper.daemon.sockets import address_of, listen
 from stormkeeper.errors import EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
 from stormkeeper.history.manifest import sole_writer
-from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import python_workers, queries, tables
-from stormkeeper.pipeline.analyses.alerts import alert_tables
+from stormkeeper.pipeline.analyses.alerts import alert_store
 from stormkeeper.pipeline.analyses.runner import AnalysisRunner
 from stormkeeper.pipeline.decoded_rows import warn_if_interpreted
 from stormkeeper.pipeline.nimbus_poller import TopologyTimeouts, run_nimbus_poller
@@ -39,7 +38,6 @@ from stormkeeper.pipeline.python_workers import register
 from stormkeeper.pipeline.queries import Stores
 from stormkeeper.pipeline.source import Options
 from stormkeeper.pipeline.status import StatusTracker, pages
-from stormkeeper.pipeline.tables import ALERTS
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +128,7 @@ def _prepared(
     with (
         _metrics_served(conf, status),  # first, as the port may be taken
         _places(conf) as places,
-        _analyses(conf, status) as runner,
+        alert_store(conf) as alerts,
         run_nimbus_poller(conf, status) as poller,
     ):
         timeouts = TopologyTimeouts(conf)
@@ -146,7 +144,7 @@ def _prepared(
                 names=wanted,
             )
 
-        yield start, runner
+        yield start, AnalysisRunner(conf, alerts, status)
 
 
 def _log_stop(stop: StopSignals, how: str) -> None:
@@ -175,15 +173,6 @@ def _places(conf: Conf) -> Iterator[Stores]:
         for store in stores.values():
             store.check_place()
         yield stores
-
-
-@contextlib.contextmanager
-def _analyses(conf: Conf, status: StatusTracker) -> Iterator[AnalysisRunner]:
-    place = tables.tables_folder(conf) / ALERTS
-    with TableStore(
-        place, alert_tables(conf), interval_secs=conf["pipeline.analyses.secs"]
-    ) as store:
-        yield AnalysisRunner(conf, store, status)
 
 
 def _warn_of_old_tables(directory: Path) -> None:

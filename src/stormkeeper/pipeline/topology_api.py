@@ -21,7 +21,7 @@ from stormkeeper.errors import TableError
 from stormkeeper.history.manifest import sole_writer
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, table_updates, tables
-from stormkeeper.pipeline.analyses.alerts import alert_tables
+from stormkeeper.pipeline.analyses.alerts import alert_store
 from stormkeeper.pipeline.analyses.runner import AnalysisRunner
 from stormkeeper.pipeline.nimbus_poller import NimbusPoller, TopologyTimeouts, run_nimbus_poller
 from stormkeeper.pipeline.status import StatusTracker
@@ -127,15 +127,13 @@ def _poller(conf: Conf, status: StatusTracker) -> NimbusPoller:
 def _run_analyses(conf: Conf, session: SparkSession, status: StatusTracker) -> None:
     """Run the analyses, unless this process or another worker of the topology does."""
     place = tables.tables_folder(conf) / ALERTS
-    secs = conf["pipeline.analyses.secs"]
-    if not secs or place in _analysed:
+    if not conf["pipeline.analyses.secs"] or place in _analysed:
         return
     try:
         _process.enter_context(sole_writer(place))
     except TableError:
         return
-    store = _process.enter_context(TableStore(place, alert_tables(conf), interval_secs=secs))
-    runner = AnalysisRunner(conf, store, status)
+    runner = AnalysisRunner(conf, _process.enter_context(alert_store(conf)), status)
     runner.start(session)
     _process.callback(runner.stop)
     _analysed.add(place)

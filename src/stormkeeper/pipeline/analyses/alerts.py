@@ -15,6 +15,7 @@ from pyspark.sql.window import Window, WindowSpec
 
 from stormkeeper.conf import Conf
 from stormkeeper.history.parquet import TIME, Retention, TableSpec
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.table_columns import (
     ALERT_HISTORY,
@@ -157,6 +158,11 @@ def alert_tables(conf: Conf) -> list[TableSpec]:
         TableSpec(tables.KILLED_TOPOLOGIES, KILLED_TOPOLOGIES, "current"),
         TableSpec(tables.SUPERVISORS, SUPERVISORS, "current"),
     ]
+
+
+def alert_store(conf: Conf) -> TableStore:
+    folder = tables.tables_folder(conf) / tables.ALERTS
+    return TableStore(folder, alert_tables(conf), interval_secs=conf["pipeline.analyses.secs"])
 
 
 def clear_times(conf: Conf) -> dict[str, float]:
