@@ -33,7 +33,7 @@ from stormkeeper.pipeline import python_workers, queries, tables
 from stormkeeper.pipeline.analyses.alerts import alert_store
 from stormkeeper.pipeline.analyses.runner import AnalysisRunner
 from stormkeeper.pipeline.decoded_rows import warn_if_interpreted
-from stormkeeper.pipeline.nimbus_poller import TopologyTimeouts, run_nimbus_poller
+from stormkeeper.pipeline.nimbus_poller import run_nimbus_poller
 from stormkeeper.pipeline.python_workers import register
 from stormkeeper.pipeline.queries import Stores
 from stormkeeper.pipeline.source import Options
@@ -131,7 +131,6 @@ def _prepared(
         alert_store(conf) as alerts,
         run_nimbus_poller(conf, status) as poller,
     ):
-        timeouts = TopologyTimeouts(conf)
 
         def start(
             session: SparkSession, stopped: Callable[[], bool], wanted: Collection[str]
@@ -139,7 +138,6 @@ def _prepared(
             return queries.start(
                 *(session, conf, servers, places, status),
                 named=poller.named,
-                timeouts=timeouts,
                 stopped=stopped,
                 names=wanted,
             )

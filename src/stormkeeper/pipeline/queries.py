@@ -30,6 +30,7 @@ from stormkeeper.pacemaker.client.client_settings import access_of
 from stormkeeper.pipeline import rollups, tables, worker_liveness
 from stormkeeper.pipeline.batch import AddNames, pack
 from stormkeeper.pipeline.last_pulses import LastPulses
+from stormkeeper.pipeline.nimbus_poller import TopologyTimeouts
 from stormkeeper.pipeline.rollups import OPEN
 from stormkeeper.pipeline.source import Options
 from stormkeeper.pipeline.status import StatusTracker
@@ -49,7 +50,6 @@ from stormkeeper.pipeline.table_updates import (
     PARTS_KEY,
     WORKERS_OF_PART,
     OnPublished,
-    ReadTimeouts,
     TableUpdater,
     liveness_tables,
     statistics_tables,
@@ -160,7 +160,6 @@ def start(
     status: StatusTracker | None = None,
     *,
     named: AddNames = lambda pulses: pulses,
-    timeouts: ReadTimeouts = dict,
     stopped: Callable[[], bool] = lambda: False,
     names: Collection[str] = NAMES,
 ) -> Iterator[StreamingQuery]:
@@ -176,8 +175,8 @@ def start(
         if (session.sparkContext.master or "").startswith("local"):
             options["aside"] = _emptied(place / ".aside")
         rows = read_stream(session, conf, servers, name, options)
-        make = partial(table_updater, on_published=partial(status.record_batch, name), named=named)
-        update = make(conf, servers, name, stores, timeouts=timeouts)
+        published = partial(status.record_batch, name)
+        update = table_updater(conf, servers, name, stores, on_published=published, named=named)
         writer = write_stream(rows, conf, name, update).queryName(name)
         return writer.option("checkpointLocation", f"file://{checkpoint.absolute()}").start()
 
@@ -267,14 +266,13 @@ def table_updater(
     *,
     on_published: OnPublished = lambda _: None,
     named: AddNames = lambda pulses: pulses,
-    timeouts: ReadTimeouts = dict,
 ) -> TableUpdater:
     if query == LIVENESS:
         compute = liveness_tables(
             limits(conf),
             LastPulses(Options.parse(source_options(conf, servers))),
             partial(stores[STATISTICS].read, tables.WORKER_REPORTS, schema=worker_liveness.STARTS),
-            timeouts,
+            TopologyTimeouts(conf),
         )
     else:
         period_secs = float(conf["task.heartbeat.frequency.secs"])

@@ -23,7 +23,7 @@ from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, table_updates, tables
 from stormkeeper.pipeline.analyses.alerts import alert_store
 from stormkeeper.pipeline.analyses.runner import AnalysisRunner
-from stormkeeper.pipeline.nimbus_poller import NimbusPoller, TopologyTimeouts, run_nimbus_poller
+from stormkeeper.pipeline.nimbus_poller import NimbusPoller, run_nimbus_poller
 from stormkeeper.pipeline.status import StatusTracker
 from stormkeeper.pipeline.table_updates import TableUpdater
 from stormkeeper.pipeline.tables import ALERTS, LIVENESS, NAMING, STATISTICS
@@ -78,7 +78,7 @@ def _sink(rows: DataFrame, conf: Conf, query: str) -> DataStreamWriter:
     updater = partial(queries.table_updater, on_published=partial(status.record_batch, query))
     if query == STATISTICS:
         updater = partial(updater, named=_poller(conf, status).named)
-    update = updater(conf, _servers(conf), query, stores, timeouts=TopologyTimeouts(conf))
+    update = updater(conf, _servers(conf), query, stores)
     _run_analyses(conf, rows.sparkSession, status)
     place, _ = tables.query_folders(conf, query)
     return queries.write_stream(rows, conf, query, _checked(update, place))
