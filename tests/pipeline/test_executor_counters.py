@@ -27,6 +27,7 @@ from support.one_query import Machine
 from support.reported_topologies import decoded
 
 EPOCH = 1_700_000_000.0
+EVER = datetime.min.replace(tzinfo=UTC)
 MEASURES = (*COUNTED, *TIMES)
 
 
@@ -58,9 +59,9 @@ class Executors:
         self._known = {}
         self.counted = defaultdict(list)
 
-    def read(self, batch, since=None):
+    def read(self, batch, since=EVER):
         """Take in a batch; return its increments."""
-        previous = table(self._known.values(), COUNTERS) if self._known else None
+        previous = table(self._known.values(), COUNTERS)
         changes, readings = increments(table(batch), previous, since)
         assert changes.num_rows == readings.num_rows
         found = changes.to_pylist()

@@ -107,9 +107,7 @@ class Increments(NamedTuple):
     readings: pa.Table
 
 
-def increments(
-    readings: pa.Table, previous: pa.Table | None = None, since: datetime | None = None
-) -> Increments:
+def increments(readings: pa.Table, previous: pa.Table, since: datetime) -> Increments:
     """Return each executor's changes since the reading before.
 
     A reading that is in `previous`, or an earlier one of its incarnation, gives no row. A new
@@ -117,17 +115,13 @@ def increments(
     time since the reading before or the later start; ``before`` the position in `previous`, or
     null. Milliseconds may fall a little, as Storm rounds averages.
     """
-    if previous is None:
-        previous = COUNTERS.empty_table()
     before = pc.index_in(_executor_keys(readings), _executor_keys(previous))
     then = previous.select([*_READING, *_MEASURES]).take(before)
     passed = _passed_secs(readings, then)
     same = _are_of_one_incarnation(readings, then, passed)
     uptime = pc.max_element_wise(pc.fill_null(to_float64(readings["uptime_secs"]), 0.0), 0.0)
-    is_unknown = pa.scalar(False)
-    if since is not None:
-        started = pc.subtract(rows.to_seconds(readings["at"]), uptime)
-        is_unknown = pc.and_(pc.is_null(before), pc.less_equal(started, since.timestamp()))
+    started = pc.subtract(rows.to_seconds(readings["at"]), uptime)
+    is_unknown = pc.and_(pc.is_null(before), pc.less_equal(started, since.timestamp()))
     columns = {name: readings[name] for name in readings.column_names}
     for name, type_ in _MEASURES.items():
         counted_before = pc.if_else(same, then[name], pa.scalar(0, type_))

@@ -332,14 +332,11 @@ def _closed(
             whole = _floor(closed, length)
             is_over = pc.less(found["bucket"], pa.scalar(whole, rows.TIMESTAMP))
             rest = found.filter(pc.invert(is_over))
-            left.append(rest.add_column(0, ROLLUP_PARTS.field(0), _minutes(length, rest)))
+            lengths = pa.repeat(pa.scalar(length, pa.int32()), rest.num_rows)
+            left.append(rest.add_column(0, ROLLUP_PARTS.field(0), lengths))
             found = found.filter(is_over)
         result[name] = finer = found
     return result | {tables.ROLLUP_PARTS: pa.concat_tables([ROLLUP_PARTS.empty_table(), *left])}
-
-
-def _minutes(minutes: int, table: pa.Table) -> pa.Array:
-    return pa.repeat(pa.scalar(minutes, pa.int32()), table.num_rows)
 
 
 def _floor(at: datetime, minutes: int = 1) -> datetime:
