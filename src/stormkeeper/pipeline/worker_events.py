@@ -137,14 +137,10 @@ def _flapping(
     recent: Callable[[], pa.Table | None], found: Iterable[_Event], now: float
 ) -> list[_Event]:
     """Return an event for each worker that has now returned or restarted too often."""
-    again = {
-        event.worker[:3]: event.worker for event in found if event.event in ("back", "restarted")
-    }
+    again = [event.worker for event in found if event.event in ("back", "restarted")]
     if not again:
         return []
-    times: Counter[tuple[Any, ...]] = Counter(
-        event.worker[:3] for event in found if event.event in ("back", "restarted")
-    )
+    times: Counter[tuple[Any, ...]] = Counter(worker[:3] for worker in again)
     said = set()
     since = rows.timestamps([now - FLAP_SECS])[0]
     table = recent() or WORKER_EVENTS.empty_table()
@@ -161,7 +157,7 @@ def _flapping(
             "flapping",
             f"it came back or was started again {times[key]} times in {FLAP_SECS:.0f} s",
         )
-        for key, worker in again.items()
+        for key, worker in {worker[:3]: worker for worker in again}.items()
         if times[key] >= FLAPS and key not in said
     ]
 
