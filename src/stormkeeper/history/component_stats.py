@@ -15,17 +15,17 @@ from stormkeeper.history.database import (
     HistoryDatabase,
     held,
     is_id,
+    mean,
     meant,
     names_of,
     of_topology,
 )
 
-#: Roll-ups with the longest time that each shows: up to 180 buckets.
-_ROLLUPS: Final = (
-    ("rollup_1m", timedelta(hours=3)),
-    ("rollup_10m", timedelta(hours=30)),
-    ("rollup_60m", timedelta.max),
-)
+#: Seconds of a roll-up's buckets, the shortest first.
+_BUCKET_SECS: Final = {"rollup_1m": 60, "rollup_10m": 600, "rollup_60m": 3_600}
+
+#: Longer times are shown by the next roll-up.
+_MOST_BUCKETS: Final = 180
 
 #: How far before the newest reading of any topology to look first.
 _BACK: Final = (timedelta(0), timedelta(minutes=10))
@@ -40,9 +40,6 @@ _SENT: Final = ("emitted", "transferred")
 _IN_WINDOW: Final = '"window" = ?'
 _NOT_STORMS: Final = " AND NOT starts_with(stream, '__')"
 
-#: In seconds, the shortest first.
-BUCKET_SECS: Final = {"rollup_1m": 60, "rollup_10m": 600, "rollup_60m": 3_600}
-
 _COUNTS: Final = ("emitted", "transferred", "executed", "acked", "failed")
 
 _AVERAGES: Final = {
@@ -53,7 +50,9 @@ _AVERAGES: Final = {
 
 
 def rollup_for(length: timedelta) -> str:
-    return next(name for name, longest in _ROLLUPS if length <= longest)
+    secs = length.total_seconds()
+    fine = (name for name, of in _BUCKET_SECS.items() if secs <= _MOST_BUCKETS * of)
+    return next(fine, "rollup_60m")
 
 
 def newest(
@@ -213,10 +212,7 @@ def _sums(*, whole: bool) -> str:
     parts = [f"sum({count}){spouts if count in of_spouts else ''} AS {count}" for count in _COUNTS]
     for average, weight in _AVERAGES.items():
         only = spouts if average in of_spouts else ""
-        known = f"CASE WHEN {average} IS NOT NULL THEN {weight} END"
-        parts.append(
-            f"sum({average} * {weight}){only} / nullif(sum({known}){only}, 0) AS {average}"
-        )
+        parts.append(f"{mean(average, weight, only)} AS {average}")
     return ", ".join(parts)
 
 
@@ -290,8 +286,8 @@ def course_with_bucket_secs(
     Buckets are shorter than usual if none of the usual length is complete. Raises `TableError` for
     an unknown name.
     """
-    longest = BUCKET_SECS[rollup_for(until - since)]
-    for rollup, secs in reversed(BUCKET_SECS.items()):
+    longest = _BUCKET_SECS[rollup_for(until - since)]
+    for rollup, secs in reversed(_BUCKET_SECS.items()):
         if secs <= longest:
             found = course(database, topology, since, until, component=component, rollup=rollup)
             if found:

@@ -270,13 +270,17 @@ def held(total: str) -> str:
     return f"coalesce(try_cast({total} AS BIGINT), {most})"
 
 
+def mean(average: str, weight: str, only: str = "") -> str:
+    """Return the mean of averages in SQL, by their weights, of the rows of a FILTER."""
+    known = f"CASE WHEN {average} IS NOT NULL THEN {weight} END"
+    return f"sum({average} * {weight}){only} / nullif(sum({known}){only}, 0)"
+
+
 def _of(column: str) -> str:
     if column in _SUMS:
         return held(f"sum({column})")
     if column in _WEIGHTS:
-        weight = _WEIGHTS[column]
-        known = f"CASE WHEN {column} IS NOT NULL THEN {weight} END"
-        return f"sum({column} * {weight}) / nullif(sum({known}), 0)"
+        return mean(column, _WEIGHTS[column])
     return _OTHERS.get(column, f'max("{column}")')
 
 
