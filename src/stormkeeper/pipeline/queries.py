@@ -92,37 +92,25 @@ _POLL_SECS: Final = 0.05
 
 def table_specs(conf: Conf, query: str) -> Iterator[TableSpec]:
     def log(
-        name: str,
-        schema: pa.Schema,
-        kept: Retention,
-        time: str = "read_at",
-        sort: tuple[str, ...] = (),
+        name: str, schema: pa.Schema, hours: str, *sort: str, time: str = "read_at", mb: str = ""
     ) -> TableSpec:
+        kept = Retention(conf[hours], conf[mb] if mb else None)
         return TableSpec(name, schema, "log", time=time, sort=sort, retention=kept)
 
     yield from _CURRENT[query]
     if query == LIVENESS:
-        kept = Retention(hours=conf["pipeline.retention.events.hours"])
-        yield log(tables.WORKER_EVENTS, WORKER_EVENTS, kept, time="at")
+        hours = "pipeline.retention.events.hours"
+        yield log(tables.WORKER_EVENTS, WORKER_EVENTS, hours, time="at")
         return
-    kept = Retention(
-        hours=conf["pipeline.retention.executor.stats.hours"],
-        mb=conf["pipeline.retention.executor.stats.mb"],
-    )
-    yield log(tables.EXECUTOR_STATS, EXECUTOR_STATS, kept)
-    kept = Retention(hours=conf["pipeline.retention.stats.hours"])
+    hours, mb = "pipeline.retention.executor.stats.hours", "pipeline.retention.executor.stats.mb"
+    yield log(tables.EXECUTOR_STATS, EXECUTOR_STATS, hours, mb=mb)
     # Readers ask for one topology, and similar neighbours compress better.
-    for name, schema, what in (
-        (tables.COMPONENT_STATS, COMPONENT_STATS, ("component",)),
-        (tables.TOPOLOGY_STATS, TOPOLOGY_STATS, ()),
-    ):
-        yield log(name, schema, kept, sort=("topology", *what, "window", "read_at"))
-    kept = Retention(hours=conf["pipeline.retention.rejected.hours"])
-    yield log(tables.REJECTED, REJECTED, kept)
-    for name, key in _ROLLUPS.items():
-        order = ("topology", "bucket", "component")
-        kept = Retention(hours=conf[key])
-        yield TableSpec(name, ROLLUP, "log", time="bucket", sort=order, retention=kept)
+    hours, order = "pipeline.retention.stats.hours", ("window", "read_at")
+    yield log(tables.COMPONENT_STATS, COMPONENT_STATS, hours, "topology", "component", *order)
+    yield log(tables.TOPOLOGY_STATS, TOPOLOGY_STATS, hours, "topology", *order)
+    yield log(tables.REJECTED, REJECTED, "pipeline.retention.rejected.hours")
+    for name, hours in _ROLLUPS.items():
+        yield log(name, ROLLUP, hours, "topology", "bucket", "component", time="bucket")
 
 
 def table_store(conf: Conf, query: str) -> TableStore:
