@@ -184,19 +184,6 @@ def test_folder_moved_while_spark_starts_is_not_recreated(tmp_path, another):
         assert list(tmp_path.glob("tables/*")) == []
 
 
-def test_tables_of_an_older_version_are_left_alone_and_said_once(tmp_path, caplog):
-    (tmp_path / "batch=000000000008").mkdir()
-    noted(tables.default_checkpoint(tmp_path), 9)
-    before = set(tmp_path.rglob("*"))
-    with process._places(places(tables=tmp_path)):
-        pass
-    (line,) = [line for line in caplog.messages if "older version" in line]
-    assert f"rm -r {tmp_path}/batch=* {tmp_path}/.checkpoint" in line
-    folders = [tmp_path, *(tmp_path / name for name in queries.NAMES)]
-    made = {*folders[1:], *(folder / ".writer" for folder in folders)}
-    assert set(tmp_path.rglob("*")) - before == made
-
-
 @pytest.mark.slow
 @pytest.mark.spark
 def test_who_is_silent_is_in_tables_whose_checkpoint_is_lost(spark, pacemaker, tmp_path):

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from pathlib import Path
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -161,7 +160,6 @@ def _places(conf: Conf) -> Iterator[Stores]:
         held.enter_context(sole_writer(directory))
         if given is not None and given.resolve() != directory.resolve():
             held.enter_context(sole_writer(given, "pipeline.checkpoint.dir"))
-        _warn_of_old_tables(directory)
         for place, checkpoint_place in of_queries.values():
             held.enter_context(sole_writer(place))  # as a topology does for each query
             tables.prepare_checkpoint(checkpoint_place, place)
@@ -171,19 +169,6 @@ def _places(conf: Conf) -> Iterator[Stores]:
         for store in stores.values():
             store.check_place()
         yield stores
-
-
-def _warn_of_old_tables(directory: Path) -> None:
-    if any(directory.glob("batch=*")):
-        log.warning(
-            "the tables %s/batch=* are of an older version and stay unchanged: new tables are in"
-            " %s, and begin with all pulses that the Pacemakers hold; remove the old tables with"
-            " rm -r %s/batch=* %s/.checkpoint",
-            directory,
-            " and ".join(str(directory / name) for name in queries.NAMES),
-            directory,
-            directory,
-        )
 
 
 @contextlib.contextmanager
