@@ -170,6 +170,7 @@ def statistics_tables(
             before(tables.WORKER_REPORTS), batch.rows, limits, period_secs, between
         )
         nonlocal is_warned
+        # The number of parts is fixed at the start.
         if reports.num_rows > _TOO_MANY and not is_warned:
             is_warned = True
             log.warning(
