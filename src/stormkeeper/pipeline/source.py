@@ -113,8 +113,8 @@ class PacemakerDataSource(DataSource):
 class ServerPartition(InputPartition):
     """A server's share of a batch, or a part of the share.
 
-    `span` is None for a server that has never answered. Without `health`, as in an earlier run's
-    batch, the server is asked again.
+    `span` is None for a server that has never answered, or all that it holds. Without `health`, as
+    in a batch read or an earlier run's batch, the server is asked when it is read.
     """
 
     server: Address
@@ -131,10 +131,9 @@ class PacemakerReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        values = self._options.values
-        if not values:
-            found = (health.position for health in _ask(self._options).values())
-            values = any(_is_java(position) for position in found)
+        values = self._options.values or any(
+            _is_java(health.position) for health in _ask(self._options).values()
+        )
         return [
             ServerPartition(server, None, None, values, part)
             for part in _parts(self._options)
@@ -143,11 +142,7 @@ class PacemakerReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ServerPartition)
-        health = _ask(self._options, partition.server)[str(partition.server)]
-        span = None
-        if health.position is not None:
-            span = Span(health.position.instance, 0, health.position.revision)
-        found = _read(self._options, replace(partition, span=span, health=health))
+        found = _read(self._options, partition)
         # A batch read has no tombstones.
         held = (batch.filter(pc.not_equal(batch["kind"], rows.TOMBSTONE)) for batch in found)
         return _as_wanted(self._options, partition, held)
@@ -243,7 +238,7 @@ def _read(
     before, found = _failed.get(server, (None, None))
     health = found if planned == before else planned
     if repeated := health is None:
-        # Planned by an earlier run: the server can only vouch for what it holds now.
+        # Not planned, or by an earlier run: the server can only vouch for what it holds now.
         health = _ask(options, partition.server)[server]
         if span is None and health.position is not None:
             span = Span(health.position.instance, 0, health.position.revision)
