@@ -75,7 +75,7 @@ def columns(found):
     table = [{**one.worker._asdict(), **dict(list(one._asdict().items())[1:])} for one in found]
     for row in table:
         if row.get("received_at") is not None:
-            row["received_at"] = rows._micros(row["received_at"])
+            row["received_at"] = rows.timestamps([row["received_at"]])[0].as_py()
     return pa.Table.from_pylist(table, schema=TYPED)
 
 

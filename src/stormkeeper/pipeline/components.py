@@ -50,8 +50,8 @@ def unnamed(pulses: pa.Table) -> dict[str, tuple[int, int]]:
         return {}
     by_topology = pa.concat_tables(found).group_by("storm_id")
     extents = by_topology.aggregate([("start", "min"), ("end", "max")])
-    found = rows.columns_of(extents, "storm_id", "start_min", "end_max")
-    return {storm_id: (start, end) for storm_id, start, end in found}
+    of_each = rows.columns_of(extents, "storm_id", "start_min", "end_max")
+    return {storm_id: (start, end) for storm_id, start, end in of_each}
 
 
 class Lookup:
