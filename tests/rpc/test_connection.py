@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stormkeeper.rpc.connection import CallStream, StreamState
 from stormkeeper.rpc.message_frames import Kind, ThriftMessage, frame
-from support.rpc import Password, call_bytes, example, text_body
+from support.rpc import call_bytes, example
 
 METHODS = example.Example.methods
 MAX = 200
@@ -23,8 +23,8 @@ CALLS = st.lists(
 )
 
 
-def connection(authentication=None):
-    return CallStream(METHODS, MAX, authentication)
+def connection():
+    return CallStream(METHODS, MAX)
 
 
 def calls_of(connection):
@@ -46,7 +46,7 @@ def test_the_calls_are_the_same_however_the_bytes_are_chopped(calls, cuts):
     ours = connection()
     got = []
     for piece in chopped(b"".join(frame(*call) for call in calls), cuts):
-        assert ours.receive(piece) == (b"", None)
+        assert ours.receive(piece) == b""
         got += calls_of(ours)
     assert got == calls
     assert (ours.state, ours.fault) == (StreamState.READY, None)
@@ -56,7 +56,7 @@ def test_the_calls_are_the_same_however_the_bytes_are_chopped(calls, cuts):
 
 def test_a_client_of_sasl_learns_how_to_reach_this_server():
     ours = connection()
-    sent, _ = ours.receive(b"\x01\x00\x00\x00\x06GSSAPI\x02\x00\x00\x00\x00")
+    sent = ours.receive(b"\x01\x00\x00\x00\x06GSSAPI\x02\x00\x00\x00\x00")
     # Thrift's SASL transport shows the text of a message with the status ERROR.
     assert sent[0] == 4
     assert int.from_bytes(sent[1:5], "big") == len(sent[5:])
@@ -65,7 +65,7 @@ def test_a_client_of_sasl_learns_how_to_reach_this_server():
     assert "SASL: this Nimbus authenticates no client" in ours.fault
     later = connection()
     later.receive(frame(Kind.CALL, "nothing", 1, b""))
-    assert later.receive(b"\x01\x00\x00\x00\x06GSSAPI") == (b"", None)
+    assert later.receive(b"\x01\x00\x00\x00\x06GSSAPI") == b""
 
 
 @given(CALLS, st.lists(st.integers(0, 2000)), st.binary(min_size=1, max_size=30))
@@ -117,26 +117,3 @@ def test_only_a_method_without_an_answer_is_called_one_way():
     ours.receive(call_bytes("echo", kind=Kind.ONEWAY))
     assert calls_of(ours) == []
     assert "echo called one-way, but it has an answer" in ours.fault
-
-
-@given(st.lists(st.integers(0, 100)))
-def test_a_client_authenticates_before_its_first_call(cuts):
-    ours = connection(Password())
-    sent, users = b"", []
-    for piece in chopped(b"let me in" + call_bytes("echo", text_body("a")), cuts):
-        assert ours.next_call() is None
-        send, user = ours.receive(piece)
-        sent += send
-        users += [user] if user else []
-    assert (sent, users) == (b"welcome", ["alice"])
-    assert [call.name for call in calls_of(ours)] == ["echo"]
-
-
-def test_unauthenticated_client_calls_nothing():
-    ours = connection(Password())
-    assert ours.receive(call_bytes("echo")) == (b"no", None)
-    assert (ours.next_call(), ours.state, ours.fault) == (
-        None,
-        StreamState.OVER,
-        "a wrong password",
-    )

@@ -7,7 +7,7 @@ import pytest
 
 from stormkeeper.errors import CallerError, CallRefusedError, StateUnavailableError
 from stormkeeper.rpc import dispatcher as dispatchers
-from stormkeeper.rpc.dispatcher import Caller, Dispatcher, caller
+from stormkeeper.rpc.dispatcher import Dispatcher
 from stormkeeper.rpc.message_frames import (
     NO_ZOOKEEPER,
     Kind,
@@ -20,7 +20,7 @@ from stormkeeper.thrift.writer import encode
 from support.rpc import Handler, example, number_body, text_body
 from support.waiting import DEADLINE_SECS, until
 
-SOMEBODY = Caller("10.0.0.1", 5)
+SOMEBODY = "10.0.0.1:5"
 METHODS = example.Example.methods
 
 
@@ -76,7 +76,7 @@ def test_other_exceptions_are_internal_errors(dispatcher, how, caplog):
     assert dispatcher.calls == {("fails", "failed"): 1}
     [line] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert line.exc_info
-    assert str(SOMEBODY) in line.getMessage()
+    assert SOMEBODY in line.getMessage()
 
 
 def test_own_error_is_one_log_line(dispatcher, handler, caplog):
@@ -158,20 +158,6 @@ def test_one_way_call_is_carried_out(dispatcher, handler):
 def test_an_absent_argument_is_none(dispatcher, handler):
     told(dispatcher, "tell", b"\0", Kind.ONEWAY)
     assert handler.told == [None]
-
-
-def test_handler_knows_its_caller(dispatcher, handler):
-    seen = []
-    handler.echo = lambda text: seen.append(caller()) or text
-    told(dispatcher, "echo", text_body("a"))
-    assert seen == [SOMEBODY]
-    with pytest.raises(LookupError):
-        caller()
-
-
-def test_a_caller_is_shown_with_its_name():
-    assert str(Caller("10.0.0.1", 5)) == "10.0.0.1:5"
-    assert str(Caller("::1", 5, "alice")) == "[::1]:5 ('alice')"
 
 
 def test_a_handler_without_a_method_is_refused_at_once():

@@ -7,11 +7,9 @@ from struct import pack
 import pytest
 
 from stormkeeper.rpc import server as rpc_server
-from stormkeeper.rpc.dispatcher import caller
 from support.leaks import nothing_left_behind
 from support.rpc import (
     Handler,
-    Password,
     answer_of,
     call_bytes,
     dial,
@@ -327,29 +325,6 @@ def test_client_with_unanswered_calls_is_not_read_from(handler):
         with pytest.raises(TimeoutError):
             client.sendall(call_bytes("echo", text_body("a" * 90_000)) * 1_000)
         assert server.held <= 100_000 + 2 * rpc_server.READ_BYTES
-
-
-def test_handler_knows_the_authenticated_user(handler):
-    users = []
-    handler.echo = lambda text: users.append(caller().user) or text
-    with served(handler, authenticate=lambda _: Password()) as (_, place), dial(place) as client:
-        client.sendall(b"let me in")
-        assert received(client, 7) == b"welcome"
-        assert echoes(client)
-    assert users == ["alice"]
-
-
-def test_unauthenticated_client_is_closed(handler, caplog):
-    limits = {"authenticate": lambda _: Password(), "handshake_timeout": 0.1}
-    with served(handler, **limits) as (server, place), dial(place) as wrong, dial(place) as slow:
-        wrong.sendall(call_bytes("tell", text_body("a"), kind=4))
-        assert received(wrong, 2) == b"no"
-        assert is_ended(wrong)
-        slow.sendall(b"let")
-        assert is_ended(slow)
-        until(lambda: server.counts.ended.total() == 2)
-        assert {"a wrong password" in caplog.text, "did not authenticate" in caplog.text} == {True}
-    assert handler.told == []
 
 
 def test_stopping_server_answers_received_calls(handler):

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from struct import pack, unpack
 
 from stormkeeper.daemon.sockets import listen
-from stormkeeper.rpc.connection import HandshakeStep
 from stormkeeper.rpc.server import ServerLimits, ThriftServer
 from stormkeeper.thrift import idl
 from support.waiting import DEADLINE_SECS
@@ -68,29 +67,12 @@ class Handler:
         self.told.append(text)
 
 
-class Password:
-    """An authentication: the client sends ``let me in``, the server greets."""
-
-    def __init__(self):
-        self.heard = b""
-
-    def receive(self, data):
-        self.heard += data
-        if not b"let me in".startswith(self.heard[:9]):
-            return HandshakeStep(send=b"no", fault="a wrong password")
-        if len(self.heard) < 9:
-            return HandshakeStep()
-        return HandshakeStep(send=b"welcome", rest=self.heard[9:], user="alice")
-
-
 @contextmanager
-def served(handler, service=example.Example, drain=0.0, authenticate=None, **limits):
+def served(handler, service=example.Example, drain=0.0, **limits):
     """Yield a server of `handler` and where it listens; at its end no connection is waited for."""
     listener = listen("127.0.0.1", 0, keys="", backlog=64)
     place = listener.getsockname()
-    server = ThriftServer(
-        service, handler, ServerLimits(**limits), name="test", authenticate=authenticate
-    )
+    server = ThriftServer(service, handler, ServerLimits(**limits), name="test")
     server.start(listener)
     try:
         yield server, place

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
 from stormkeeper.conf.address import Address
 from stormkeeper.errors import RemoteProtocolError, RpcUnavailableError
@@ -96,64 +96,31 @@ class MessageStream:
 class StreamState(Enum):
     """The state of a server's connection."""
 
-    AUTHENTICATING = "authenticating"
     READY = "ready"
     CALLED = "called"
     OVER = "over"
 
 
-class HandshakeStep(NamedTuple):
-    """The result of bytes in a handshake."""
-
-    send: bytes = b""
-    #: Bytes behind the handshake; None while unfinished.
-    rest: bytes | None = None
-    user: str | None = None
-    fault: str | None = None
-
-
-class Handshake(Protocol):
-    """An authentication without I/O."""
-
-    def receive(self, data: bytes) -> HandshakeStep:
-        """Process the client's next bytes."""
-
-
 class CallStream(MessageStream):
-    """The server's half of the protocol: an optional authentication, then one call at a time."""
+    """The server's half of the protocol: one call at a time."""
 
-    __slots__ = ("_authentication", "_methods", "fault", "state")
+    __slots__ = ("_methods", "fault", "state")
 
-    def __init__(
-        self,
-        methods: Mapping[str, Method],
-        max_frame: int,
-        authentication: Handshake | None = None,
-    ) -> None:
+    def __init__(self, methods: Mapping[str, Method], max_frame: int) -> None:
         super().__init__(max_frame)
         self._methods = methods
-        self._authentication = authentication
-        self.state = StreamState.READY if authentication is None else StreamState.AUTHENTICATING
+        self.state = StreamState.READY
         #: Why no further call comes.
         self.fault: str | None = None
 
-    def receive(self, data: bytes) -> tuple[bytes, str | None]:
-        """Process received bytes; return bytes to send at once, and a newly authenticated user."""
-        send, user = b"", None
-        if self.state is StreamState.AUTHENTICATING:
-            assert self._authentication is not None
-            send, rest, user, fault = self._authentication.receive(data)
-            if fault is not None:
-                self._end(fault)
-                return send, None
-            if rest is None:
-                return send, None
-            self.state, self._authentication, data = StreamState.READY, None, rest
+    def receive(self, data: bytes) -> bytes:
+        """Process received bytes; return bytes to send at once."""
+        send = b""
         if self.state is not StreamState.OVER:
             if self.frames == 0 and self.is_empty and data.startswith(SASL):
                 send = sasl_refusal()
             self.feed(data)
-        return send, user
+        return send
 
     def next_call(self) -> ThriftMessage | None:
         """Return the next call; None without a call, during a call, and after a `fault`."""

@@ -24,8 +24,6 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Final
 
 from stormkeeper.daemon.logs import LineBudget
@@ -36,7 +34,6 @@ from stormkeeper.errors import (
     StateUnavailableError,
     StormkeeperError,
 )
-from stormkeeper.names import host_port
 from stormkeeper.rpc.message_frames import (
     NO_ZOOKEEPER,
     FaultKind,
@@ -76,28 +73,6 @@ CHEAP: Final = 16 * 1024
 MAX_WAITING_COST: Final = 64 * 1024 * 1024
 
 
-@dataclass(slots=True)
-class Caller:
-    """The client of a call."""
-
-    address: str
-    port: int
-    #: None without authentication.
-    user: str | None = None
-
-    def __str__(self) -> str:
-        origin = host_port(self.address, self.port)
-        return origin if self.user is None else f"{origin} ('{self.user}')"
-
-
-_CALLER: ContextVar[Caller] = ContextVar("caller")
-
-
-def caller() -> Caller:
-    """Return the client of the call in this thread; raise `LookupError` outside."""
-    return _CALLER.get()
-
-
 class Dispatcher:
     """Carries out calls, in any number of threads.
 
@@ -123,8 +98,8 @@ class Dispatcher:
             name: _declared(method) for name, method in service.methods.items() if method.answer
         }
 
-    def carry_out(self, message: ThriftMessage, by: Caller) -> bytes | None:
-        """Return the frame of the answer, None for a one-way call."""
+    def carry_out(self, message: ThriftMessage, by: str) -> bytes | None:
+        """Return the frame of the answer, None for a one-way call; `by` is for the log."""
         began = self._clock()
         method = self._service.methods.get(message.name)
         if method is None:
@@ -143,7 +118,7 @@ class Dispatcher:
         with self._lock:
             self.calls[name, DROPPED] += 1
 
-    def _call(self, method: Method, message: ThriftMessage, by: Caller) -> tuple[str, bytes | None]:
+    def _call(self, method: Method, message: ThriftMessage, by: str) -> tuple[str, bytes | None]:
         name, sequence = method.name, message.sequence
         try:
             with self._long_reading if len(message.body) > _LONG else nullcontext():
@@ -151,7 +126,6 @@ class Dispatcher:
         except SerializationError as error:
             self._warn(name, "refused %s of %s: %s", name, by, error)
             return MALFORMED, fault_frame(name, sequence, FaultKind.PROTOCOL_ERROR, str(error))
-        mark = _CALLER.set(by)
         try:
             value = getattr(self._handler, name)(*vars(arguments).values())
             return ANSWERED, _answer(method, sequence, value)
@@ -161,8 +135,6 @@ class Dispatcher:
                 return DECLARED, declared
             self._tell(name, by, error)
             return FAILED, _fault(name, sequence, error)
-        finally:
-            _CALLER.reset(mark)
 
     def _declare(self, method: Method, sequence: int, error: Exception) -> bytes | None:
         field = self._declared.get(method.name, {}).get(type(error))
@@ -174,7 +146,7 @@ class Dispatcher:
         except SerializationError:  # the exception's message is not text
             return None
 
-    def _tell(self, name: str, by: Caller, error: Exception) -> None:
+    def _tell(self, name: str, by: str, error: Exception) -> None:
         if isinstance(error, StormkeeperError) and not isinstance(error, SerializationError):
             self._warn(name, "%s of %s failed: %s", name, by, error)
         else:

@@ -20,7 +20,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,8 +29,9 @@ from typing import Final, Self
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.logs import LineBudget, counted
 from stormkeeper.daemon.sockets import Acceptor, Places
-from stormkeeper.rpc.connection import READ_BYTES, CallStream, Handshake, StreamState
-from stormkeeper.rpc.dispatcher import Caller, CallThreads, Dispatcher
+from stormkeeper.names import host_port
+from stormkeeper.rpc.connection import READ_BYTES, CallStream
+from stormkeeper.rpc.dispatcher import CallThreads, Dispatcher
 from stormkeeper.rpc.message_frames import FaultKind, Kind, ThriftMessage, fault_frame
 from stormkeeper.thrift.idl import Service
 
@@ -47,7 +48,6 @@ _LINES_SECONDS: Final = 10.0
 
 BY_CLIENT: Final = "client"
 PROTOCOL: Final = "protocol"
-HANDSHAKE_TIMEOUT: Final = "handshake-timeout"
 FRAME_TIMEOUT: Final = "frame-timeout"
 ANSWER_TIMEOUT: Final = "answer-timeout"
 UNREAD_TIMEOUT: Final = "unread-timeout"
@@ -78,7 +78,6 @@ class ServerLimits:
     #: Bytes of unanswered calls and unread answers of all connections. Above, a connection with
     #: more than `READ_BYTES` ends.
     max_held: int = 128 * 1024 * 1024
-    handshake_timeout: float = 10.0
     frame_timeout: float = 30.0
     #: Seconds for a call, with waiting: Storm's clients wait as long.
     answer_timeout: float = 600.0
@@ -114,8 +113,12 @@ class _ConnectionCounts:
 class _Channel(asyncio.BufferedProtocol):
     """The socket of a client, in the server's loop."""
 
-    def __init__(self, server: ThriftServer, caller: Caller, connection: CallStream) -> None:
-        self.caller = caller
+    def __init__(
+        self, server: ThriftServer, address: str, port: int, connection: CallStream
+    ) -> None:
+        self.address = address
+        #: For the log.
+        self.caller = host_port(address, port)
         #: Only sending and closing is left.
         self.is_over = False
         self.method: str | None = None
@@ -155,9 +158,7 @@ class _Channel(asyncio.BufferedProtocol):
         self._server.counts.bytes_in += nbytes
         if self.is_over:
             return
-        answer, user = self._connection.receive(self._server.buffer[:nbytes].tobytes())
-        if user is not None:
-            self.caller.user = user
+        answer = self._connection.receive(self._server.buffer[:nbytes].tobytes())
         if answer:
             self._write(answer)
         if self._connection.frames != self._frames:
@@ -250,15 +251,6 @@ class _Channel(asyncio.BufferedProtocol):
             if now - self._call_since > limits.answer_timeout:
                 reason = f"{self.method} was not answered within {limits.answer_timeout:g} s"
                 self.abort(ANSWER_TIMEOUT, reason)
-        else:
-            self._sweep_unoccupied(now)
-
-    def _sweep_unoccupied(self, now: float) -> None:
-        limits = self._server.limits
-        if self._connection.state is StreamState.AUTHENTICATING:
-            if now - self._idle_since > limits.handshake_timeout:
-                reason = f"it did not authenticate within {limits.handshake_timeout:g} s"
-                self._finish(HANDSHAKE_TIMEOUT, reason)
         elif self._frame_since is not None:
             if now - self._frame_since > limits.frame_timeout:
                 reason = f"a message was not whole {limits.frame_timeout:g} s after it began"
@@ -334,29 +326,22 @@ class _Channel(asyncio.BufferedProtocol):
         self.is_over = True
         self._server.counts.ended[cause] += 1
         if reason:
-            self._server.warn(f"closing {self.caller}: {reason}", matter=self.caller.address)
+            self._server.warn(f"closing {self.caller}: {reason}", matter=self.address)
 
 
 class ThriftServer:
     """Serves a Thrift service, from `start` to `stop`.
 
-    `authenticate` returns a client's handshake. Raises `TypeError` if the handler lacks a method.
+    Raises `TypeError` if the handler lacks a method.
     """
 
     def __init__(
-        self,
-        service: Service,
-        handler: object,
-        limits: ServerLimits,
-        *,
-        name: str = "rpc",
-        authenticate: Callable[[Caller], Handshake] | None = None,
+        self, service: Service, handler: object, limits: ServerLimits, *, name: str = "rpc"
     ) -> None:
         self.limits = limits
         self.counts = _ConnectionCounts()
         self.dispatcher = Dispatcher(service, handler)
         self._service = service
-        self._authenticate = authenticate
         self.workers = CallThreads(limits.threads, limits.max_waiting, f"{name}-call")
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.held = 0
@@ -412,12 +397,12 @@ class ThriftServer:
             _log.warning("%s%s", line, more)
 
     def used(self, channel: _Channel) -> None:
-        self._places.used(channel, channel.caller.address)
+        self._places.used(channel, channel.address)
 
     def forget(self, channel: _Channel) -> None:
         if channel in self._channels:
             self._channels.discard(channel)
-            self._places.leave(channel, channel.caller.address)
+            self._places.leave(channel, channel.address)
         if self.is_draining and not self._channels:
             self._is_empty.set()
 
@@ -453,10 +438,8 @@ class ThriftServer:
         connection.setblocking(False)
         # Notices a client whose machine is gone.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        caller = Caller(address, port)
-        authentication = None if self._authenticate is None else self._authenticate(caller)
-        methods, max_frame = self._service.methods, self.limits.max_frame
-        channel = _Channel(self, caller, CallStream(methods, max_frame, authentication))
+        calls = CallStream(self._service.methods, self.limits.max_frame)
+        channel = _Channel(self, address, port, calls)
         self._channels.add(channel)
         self._places.take(channel, address)
         self.counts.accepted += 1

@@ -128,9 +128,7 @@ def test_cluster_keys_of_storms_clients_are_dropped():
 
 
 def saved(own, cluster):
-    return topology_checks.saved_conf(
-        own, cluster, storm_id="wc-1-1", name="wc", principal="", user="storm"
-    )
+    return topology_checks.saved_conf(own, cluster, storm_id="wc-1-1", name="wc", user="storm")
 
 
 def test_saved_conf_is_the_topologys_over_defaults():

@@ -33,7 +33,6 @@ from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.lifecycle import ConfChanges
 from stormkeeper.nimbus.scheduler import Leadership
 from stormkeeper.nimbus.submitted import Submitted, SubmittedCode
-from stormkeeper.rpc.dispatcher import caller
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.thrift.nimbus import (
     AlreadyAliveException,
@@ -139,12 +138,6 @@ class CallGroup:
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
-
-    def _principal(self) -> str:
-        try:
-            return caller().user or ""
-        except LookupError:  # outside a call
-            return ""
 
     def _leadership(self) -> Leadership:
         try:

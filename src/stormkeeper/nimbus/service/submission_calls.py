@@ -111,14 +111,12 @@ class SubmissionCalls(CallGroup):
             origin = going.enter_context(self._continuing(leadership.leader, own))
             now = self._context.clock()
             storm_id = self._context.submissions.new_id(name, now)
-            principal = self._principal()
             saved = topology_checks.saved_conf(
                 own,
                 self._context.conf,
                 storm_id=storm_id,
                 name=name,
-                principal=principal,
-                user=principal or _process_user(),
+                user=_process_user(),
             )
             kept = _kept(leadership.leader, origin, own)
             conf = checkpoints.conf_of(saved, kept)

@@ -259,24 +259,18 @@ def read_overrides(text: str) -> dict[str, Any]:
 
 
 def saved_conf(
-    own: Mapping[str, Any],
-    cluster: Mapping[str, Any],
-    *,
-    storm_id: str,
-    name: str,
-    principal: str,
-    user: str,
+    own: Mapping[str, Any], cluster: Mapping[str, Any], *, storm_id: str, name: str, user: str
 ) -> dict[str, Any]:
     """Return a topology's conf to save: the cluster's defaults below the topology's values.
 
-    Without authentication, `principal` is '' and `user` the operating system's.
+    Without authentication there is no principal, and `user` is the operating system's.
     """
     needed = {
         key: value
         for key, value in cluster.items()
         if key.startswith(_TOPOLOGYS) and value is not None and not is_secret(key)
     }
-    ids = {"storm.id": storm_id, "topology.name": name, PRINCIPAL: principal, USER: user}
+    ids = {"storm.id": storm_id, "topology.name": name, PRINCIPAL: "", USER: user}
     return {**needed, **own, **ids}
 
 
