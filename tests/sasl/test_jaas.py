@@ -48,7 +48,7 @@ PacemakerClient {
 
 def test_a_section_without_a_login_module():
     login = jaas.parse(DOCUMENTED)["PacemakerDigest"]
-    assert (login.module, login.flag) == (None, None)
+    assert login.module is None
     assert login.options == {"username": "some username", "password": "some password"}
     assert login.line == 2
 
@@ -57,7 +57,6 @@ def test_section_with_a_module():
     text = 'PacemakerDigest { org.apache.zookeeper.DigestLoginModule required username="u" p=q ; };'
     login = jaas.parse(text)["PacemakerDigest"]
     assert login.module == "org.apache.zookeeper.DigestLoginModule"
-    assert login.flag == "required"
     assert login.options == {"username": "u", "p": "q"}
 
 
@@ -68,7 +67,6 @@ def test_several_sections_with_comments():
     assert server.options["keyTab"] == "/etc/keytabs/pacemaker.keytab"
     assert server.switch("useKeyTab")
     assert not server.switch("useTicketCache", default=True)
-    assert client.flag == "required"
     assert client.option("serviceName") == "pacemaker"
     assert client.line == 13
 
@@ -100,7 +98,7 @@ def test_whatever_is_quoted_comes_back(value):
 def test_the_first_of_several_modules_gives_an_option():
     text = 'A { m.One optional x="1"; m.Two required x="2" y="3"; };'
     login = jaas.parse(text)["A"]
-    assert (login.module, login.flag) == ("m.One", "optional")
+    assert login.module == "m.One"
     assert login.options == {"x": "1", "y": "3"}
 
 

@@ -40,14 +40,13 @@ _PROPERTY = re.compile(r"\$\{[^}]*\}")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Login:
-    """A section of a JAAS file; `module` and `flag` are None if absent.
+    """A section of a JAAS file; `module` is None if absent.
 
     The first module with an option gives the value, as in Storm.
     """
 
     section: str
     module: str | None
-    flag: str | None
     options: Mapping[str, str]
     source: str
     line: int
@@ -197,7 +196,7 @@ class _Reader:
 
 def _read_section(reader: _Reader, name: str, line: int) -> Login:
     reader.take_mark("{", "the name of a section")
-    module = flag = None
+    module = None
     options: dict[str, str] = {}
     while not reader.sees("}"):
         if not reader.sees("=", 1):
@@ -209,12 +208,12 @@ def _read_section(reader: _Reader, name: str, line: int) -> Login:
                     f"{place}: expected a login module with one of {', '.join(FLAGS)}, or an option"
                     ' as name="value" (its quotes are needed where it has spaces)'
                 )
-            module, flag = module or its_module, flag or its_flag
+            module = module or its_module
         for option, value in _read_options(reader).items():
             options.setdefault(option, value)
     reader.take_mark("}", "the options of a section")
     reader.take_mark(";", "the } of a section")
-    return Login(name, module, flag, MappingProxyType(options), reader.source, line)
+    return Login(name, module, MappingProxyType(options), reader.source, line)
 
 
 def _read_options(reader: _Reader) -> dict[str, str]:
