@@ -56,14 +56,13 @@ def user_passwords(login: Login) -> dict[str, UserPassword]:
     return users
 
 
-def storm_secret(user: UserPassword) -> str:
-    """Return SHA-512 of ``username:password`` in lower-case hex."""
-    return hashlib.sha512(f"{user.username}:{user.password}".encode()).hexdigest()
-
-
 def storm_password(user: UserPassword) -> str:
-    """Return the secret in base64, the password in Storm's DIGEST-MD5."""
-    return base64.b64encode(storm_secret(user).encode()).decode()
+    """Return the password in Storm's DIGEST-MD5.
+
+    That is SHA-512 of ``username:password`` in lower-case hex, in base64.
+    """
+    secret = hashlib.sha512(f"{user.username}:{user.password}".encode()).hexdigest()
+    return base64.b64encode(secret.encode()).decode()
 
 
 def storm_username(client_name: str) -> str:
