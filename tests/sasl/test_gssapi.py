@@ -15,7 +15,7 @@ from support.kerberos import missing
 if missing() is None:
     import gssapi
 
-    from stormkeeper.sasl.gssapi import GssapiClient, GssapiServer, Keytab, default_realm
+    from stormkeeper.sasl.gssapi import GssapiClient, GssapiServer, default_realm, server_keys
 
 pytestmark = pytest.mark.usefixtures("kerberos_realm")
 
@@ -177,7 +177,7 @@ def test_any_key_of_a_keytab_will_do(kerberos_realm, login_of, halves):
     keytab = kerberos_realm.keytab("pacemaker/elsewhere", "pacemaker/localhost")
     for options in {}, {"principal": "*"}:
         login = login_of({"keyTab": keytab} | options, "PacemakerServer")
-        server = GssapiServer(Keytab(login))
+        server = GssapiServer(server_keys(login))
     server.step(client.step(server.step(client.start())))
     assert server.complete
 
@@ -310,7 +310,7 @@ def test_a_ticket_for_a_key_that_the_keytab_has_not_yet(kerberos_realm, login_of
     client = context(kerberos_realm, service="rotated@localhost")
     told = r"^[^:]* kvno \d+ .*; the ticket is for another version .* ktadd, then reload the d"
     with pytest.raises(AuthenticationError, match=told):
-        GssapiServer(Keytab(login)).step(client.step())
+        GssapiServer(server_keys(login)).step(client.step())
 
 
 def test_a_server_without_the_services_key(halves):
@@ -325,7 +325,7 @@ def test_a_server_without_the_services_key(halves):
 def test_an_offer_without_auth(kerberos_realm, login_of, halves):
     client, _ = halves
     login = login_of({"keyTab": kerberos_realm.keytab("pacemaker/localhost")}, "PacemakerServer")
-    server = gssapi.SecurityContext(creds=Keytab(login).credentials, usage="accept")
+    server = gssapi.SecurityContext(creds=server_keys(login), usage="accept")
     server.step(client.start())
     with pytest.raises(AuthenticationError, match="does not offer the quality of protection auth"):
         client.step(server.wrap(b"\x06\x01\x00\x00", encrypt=False).message)
@@ -373,13 +373,13 @@ def test_a_client_begins_once(halves):
 )
 def test_a_server_without_a_keytab(login_of, options, reason):
     with pytest.raises(ConfigError, match=reason):
-        Keytab(login_of(options, "PacemakerServer"))
+        server_keys(login_of(options, "PacemakerServer"))
 
 
 def test_a_keytab_without_the_principal(kerberos_realm, login_of):
     options = {"keyTab": kerberos_realm.keytab("nimbus"), "principal": "pacemaker/localhost"}
     with pytest.raises(ConfigError, match="F:1: no key for the principal pacemaker/localhost: "):
-        Keytab(login_of(options, "PacemakerServer"))
+        server_keys(login_of(options, "PacemakerServer"))
 
 
 def test_a_clients_keytab_without_the_principal(kerberos_realm, login_of, tmp_path):

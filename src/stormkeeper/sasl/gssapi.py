@@ -7,7 +7,7 @@ as much, as only the service's key opens the ticket with the session key.
 import hashlib
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from stormkeeper import extras
 from stormkeeper.errors import AuthenticationError, ConfigError
@@ -42,19 +42,17 @@ _KRB5 = gssapi.MechType.kerberos
 _BAD_KEY_VERSION = (-1765328384 + 44) % 2**32
 
 
-class Keytab:
-    """The server's key, from a JAAS section; raises `ConfigError` without a key.
+def server_keys(login: Login) -> Any:
+    """Return the server's credentials, from a JAAS section; raises `ConfigError` without a key.
 
-    By default, or with ``*``, any principal of the keytab.
+    By default, or with ``*``, of any principal of the keytab.
     """
-
-    def __init__(self, login: Login) -> None:
-        if not login.switch("useKeyTab", default="keyTab" in login.options):
-            raise ConfigError(
-                f"{login.place}: a server needs a keytab; add useKeyTab=true and keyTab to"
-                f" {login.section}"
-            )
-        self.credentials = _keys(login)
+    if not login.switch("useKeyTab", default="keyTab" in login.options):
+        raise ConfigError(
+            f"{login.place}: a server needs a keytab; add useKeyTab=true and keyTab to"
+            f" {login.section}"
+        )
+    return _keys(login)
 
 
 class GssapiServer:
@@ -62,25 +60,18 @@ class GssapiServer:
 
     name = NAME
 
-    def __init__(self, keytab: Keytab) -> None:
-        self._context = _context(creds=keytab.credentials, usage="accept")
+    def __init__(self, keys: Any) -> None:
+        self._context = _context(creds=keys, usage="accept")
         self._step: Callable[[bytes], bytes | None] = self._accept
-        self._authorization_id: str | None = None
-
-    @property
-    def complete(self) -> bool:
-        return self._authorization_id is not None
-
-    @property
-    def authorization_id(self) -> str | None:
-        """The client's principal with realm, once `complete`."""
-        return self._authorization_id
+        self.complete = False
+        #: The client's principal with realm, once `complete`.
+        self.authorization_id: str | None = None
 
     def start(self) -> None:
         """Return None: the client begins."""
 
     def step(self, token: bytes) -> bytes | None:
-        step, self._step = self._step, self._refuse
+        step, self._step = self._step, _refuse
         try:
             return step(token)
         except gssapi.exceptions.GSSError as error:
@@ -123,11 +114,7 @@ class GssapiServer:
                 f"{printable(principal)} wants to act as {printable(authzid)}:"
                 " no client may act as another"
             )
-        self._authorization_id = principal
-
-    def _refuse(self, token: bytes) -> None:
-        del token
-        raise AuthenticationError("a token came after the end of the authentication")
+        self.complete, self.authorization_id = True, principal
 
 
 class GssapiClient:
@@ -145,12 +132,8 @@ class GssapiClient:
         self._store = _client_store(login)
         self._context: Any = None
         self._step: Callable[[bytes], bytes] = self._negotiate
-        self._complete = False
-
-    @property
-    def complete(self) -> bool:
-        """Whether the server has authenticated, which may still refuse this client."""
-        return self._complete
+        #: Whether the server has authenticated, which may still refuse this client.
+        self.complete = False
 
     def start(self) -> bytes:
         """Return the ticket, as an AP-REQ; raises `AuthenticationError` without a ticket."""
@@ -181,7 +164,7 @@ class GssapiClient:
             ) from error
 
     def step(self, token: bytes) -> bytes:
-        step, self._step = self._step, self._refuse
+        step, self._step = self._step, _refuse
         try:
             return step(token)
         except gssapi.exceptions.GSSError as error:
@@ -196,14 +179,15 @@ class GssapiClient:
         offer = _unwrap(self._context, token)
         if len(offer) != len(OFFER) or not offer[0] & _NO_LAYER:
             raise AuthenticationError("the server does not offer the quality of protection auth")
-        self._complete = True
+        self.complete = True
         authzid = str(self._context.initiator_name).encode()
         choice: bytes = self._context.wrap(CHOICE + authzid, encrypt=False).message
         return choice
 
-    def _refuse(self, token: bytes) -> bytes:
-        del token
-        raise AuthenticationError("a token came after the end of the authentication")
+
+def _refuse(token: bytes) -> NoReturn:
+    del token
+    raise AuthenticationError("a token came after the end of the authentication")
 
 
 def default_realm() -> str:

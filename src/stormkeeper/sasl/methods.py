@@ -9,16 +9,7 @@ from stormkeeper.errors import AuthenticationError, ConfigError
 from stormkeeper.sasl import Mechanism, credentials, jaas
 from stormkeeper.sasl.credentials import UserPassword
 from stormkeeper.sasl.digest_md5 import DigestClient, DigestServer
-from stormkeeper.sasl.jaas import Login, ignored_childopts, login, login_file
-
-__all__ = [
-    "authorised",
-    "client_mechanism",
-    "ignored_childopts",
-    "login_file",
-    "server_mechanism",
-    "unused_login",
-]
+from stormkeeper.sasl.jaas import Login, login, login_file
 
 #: Storm's sections of a JAAS file; SCRAM's is ours.
 DIGEST_SECTION = "PacemakerDigest"
@@ -111,7 +102,7 @@ def _scram_client(login: Login) -> Callable[[], Mechanism]:
 
 
 def _gssapi_server(conf: Conf) -> Callable[[], Mechanism]:
-    from stormkeeper.sasl.gssapi import GssapiServer, Keytab, default_realm  # noqa: PLC0415
+    from stormkeeper.sasl.gssapi import GssapiServer, default_realm, server_keys  # noqa: PLC0415
 
     if not _readers(conf):
         raise ConfigError(
@@ -120,8 +111,8 @@ def _gssapi_server(conf: Conf) -> Callable[[], Mechanism]:
             ".users to a list of principals"
         )
     default_realm()
-    keytab = Keytab(login(conf, SERVER_SECTION))
-    return lambda: GssapiServer(keytab)
+    keys = server_keys(login(conf, SERVER_SECTION))
+    return lambda: GssapiServer(keys)
 
 
 def _gssapi_client(login: Login, host: str) -> Callable[[], Mechanism]:

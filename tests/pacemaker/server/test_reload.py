@@ -122,7 +122,7 @@ def test_failed_reload_changes_nothing():
 def kerberos(monkeypatch, tmp_path):
     """Return a configuration with a keytab, to whose server a word is as good as a ticket."""
     stub = SimpleNamespace(
-        Keytab=lambda login: login.options["keyTab"],
+        server_keys=lambda login: login.options["keyTab"],
         GssapiServer=lambda _: Password(greeting=None, farewell=None),
         default_realm=lambda: "PM.TEST",
     )

@@ -51,7 +51,7 @@ from stormkeeper.pacemaker.wire.messages import (
     Control,
 )
 from stormkeeper.sasl import SAME_METHOD, Mechanism, credentials, methods
-from stormkeeper.sasl.jaas import login
+from stormkeeper.sasl.jaas import login, login_file
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class Policy:
 
 
 def _fingerprint(conf: Conf) -> bytes:
-    file, method = methods.login_file(conf), conf["pacemaker.auth.method"]
+    file, method = login_file(conf), conf["pacemaker.auth.method"]
     if file is None or method == "NONE":
         return b""
     path = file.path

@@ -33,6 +33,7 @@ from stormkeeper.pacemaker.server import server_tls
 from stormkeeper.pacemaker.server.pacemaker_server import PacemakerServer
 from stormkeeper.pacemaker.server.server_status import ServerSnapshot, pages
 from stormkeeper.sasl import methods
+from stormkeeper.sasl.jaas import ignored_childopts, login_file
 
 if TYPE_CHECKING:
     from stormkeeper.daemon.http import HttpEndpoint
@@ -160,10 +161,10 @@ def serve(conf: Conf, read_again: Callable[[Conf], Conf] | None = None) -> int:
     configure_logging()
     raise_file_limit()
     server = PacemakerServer(conf)
-    file = None if conf["pacemaker.auth.method"] == "NONE" else methods.login_file(conf)
+    file = None if conf["pacemaker.auth.method"] == "NONE" else login_file(conf)
     if file is not None:
         _log.info("the JAAS file is %s", file)
-    ignored = methods.ignored_childopts(conf)
+    ignored = ignored_childopts(conf)
     if ignored:
         _log.info("pacemaker.childopts: there is no JVM here for %s", ", ".join(ignored))
     for line in without_effect(conf):

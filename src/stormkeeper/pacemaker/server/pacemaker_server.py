@@ -35,7 +35,7 @@ from stormkeeper.pacemaker.server.server_status import (
     requests_by_verb,
 )
 from stormkeeper.pacemaker.server.store_limits import StoreLimits, memory_allowed
-from stormkeeper.sasl import methods
+from stormkeeper.sasl.jaas import login_file
 from stormkeeper.tls_files import Certificate
 
 _log = logging.getLogger(__name__)
@@ -346,8 +346,8 @@ class PacemakerServer:
         context = server_tls.server_context(conf)
         tls_files = hash_files(conf, server_tls.FILES)
         limits = StoreLimits.of(conf)
-        file = methods.login_file(conf)
-        if policy.method != "NONE" and file != methods.login_file(self.conf):
+        file = login_file(conf)
+        if policy.method != "NONE" and file != login_file(self.conf):
             changes.append(f"the JAAS file is {file}")
         # Nothing below fails.
         kept = self.conf["pacemaker.pulse.ttl.secs"]
