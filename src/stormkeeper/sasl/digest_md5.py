@@ -67,15 +67,8 @@ class DigestServer:
         self._new_nonce = nonce
         self._nonce: bytes | None = None
         self._answered = False
-        self._authorization_id: str | None = None
-
-    @property
-    def complete(self) -> bool:
-        return self._authorization_id is not None
-
-    @property
-    def authorization_id(self) -> str | None:
-        return self._authorization_id
+        self.complete = False
+        self.authorization_id: str | None = None
 
     def start(self) -> bytes:
         """Return the challenge; raises `AuthenticationError` at a second call."""
@@ -114,7 +107,7 @@ class DigestServer:
             self._realm,
             self._nonce,
             response["cnonce"],
-            authzid,
+            authzid=authzid,
             utf8=utf8,
         )
         # In the client's spelling, as in the JDK: case does not matter.
@@ -125,7 +118,7 @@ class DigestServer:
                 f"wrong password or user: the digest of {printable(client_name(username))!r} does"
                 " not match"
             )
-        self._authorization_id = username
+        self.complete, self.authorization_id = True, username
         return b"rspauth=" + _digest(key, self._nonce, response["cnonce"], b":" + uri)
 
     def _check_terms(self, response: Mapping[str, bytes]) -> None:
@@ -152,8 +145,7 @@ class DigestServer:
 class DigestClient:
     """The client's half: answers a challenge, and checks the server's proof.
 
-    For Storm `user` has `credentials.storm_username` and `credentials.storm_password`. `authzid` is
-    an identity to act as.
+    For Storm `user` has `credentials.storm_username` and `credentials.storm_password`.
     """
 
     name = "DIGEST-MD5"
@@ -165,28 +157,22 @@ class DigestClient:
         *,
         realm: str = STORM_REALM,
         digest_uri: str = STORM_DIGEST_URI,
-        authzid: str | None = None,
         cnonce: Callable[[], bytes] = random_nonce,
     ) -> None:
         self._user = user
         self._realm = realm
         self._digest_uri = digest_uri.encode()
-        self._authzid = authzid
         self._new_cnonce = cnonce
         self._challenged = False
         self._rspauth: bytes | None = None
-        self._complete = False
-
-    @property
-    def complete(self) -> bool:
-        return self._complete
+        self.complete = False
 
     def start(self) -> None:
         """Return None: the server begins."""
 
     def step(self, token: bytes) -> bytes | None:
         """Return the response to the challenge; None after the server's proof."""
-        if self._complete:
+        if self.complete:
             raise AuthenticationError("a token came after the end of the authentication")
         if self._rspauth is None:
             if self._challenged:
@@ -197,7 +183,7 @@ class DigestClient:
         proof = _checked(parse_directives(token, MAX_CHALLENGE), ("rspauth",), ())
         if not hmac.compare_digest(expected, proof["rspauth"]):
             raise AuthenticationError("the server does not know the password: rspauth is wrong")
-        self._complete = True
+        self.complete = True
         return None
 
     def _respond(self, token: bytes) -> bytes:
@@ -222,7 +208,7 @@ class DigestClient:
         if offered and self._realm not in (_decoded(r, "realm", utf8=utf8) for r in offered):
             raise AuthenticationError(f"the server does not offer the realm {self._realm!r}")
         cnonce, nonce = self._new_cnonce(), challenge["nonce"]
-        key = _session_key(self._user, self._realm, nonce, cnonce, self._authzid, utf8=utf8)
+        key = _session_key(self._user, self._realm, nonce, cnonce, utf8=utf8)
         response = _digest(key, nonce, cnonce, b"AUTHENTICATE:" + self._digest_uri)
         self._rspauth = _digest(key, nonce, cnonce, b":" + self._digest_uri)
         charset = "utf-8" if utf8 else "latin-1"
@@ -239,8 +225,6 @@ class DigestClient:
         ]
         if utf8:
             answer.insert(0, ("charset", b"utf-8", False))
-        if self._authzid is not None:
-            answer.append(("authzid", self._authzid.encode(), True))
         return write_directives(answer)
 
 
@@ -291,8 +275,8 @@ def _session_key(
     realm: str,
     nonce: bytes,
     cnonce: bytes,
-    authzid: str | None,
     *,
+    authzid: str | None = None,
     utf8: bool,
 ) -> bytes:
     """Return H(A1) in hex (RFC 2831 §2.1.2.1)."""

@@ -85,15 +85,8 @@ class ScramServer:
         )
         self._step = 0
         self._user: str | None = None
-        self._complete = False
-
-    @property
-    def complete(self) -> bool:
-        return self._complete
-
-    @property
-    def authorization_id(self) -> str | None:
-        return self._user if self._complete else None
+        self.complete = False
+        self.authorization_id: str | None = None
 
     def start(self) -> bytes:
         return GREETING
@@ -122,7 +115,7 @@ class ScramServer:
     def _verify(self, text: str) -> bytes:
         self._server.set_client_final(text)
         final = str(self._server.get_server_final()).encode()
-        self._complete = True
+        self.complete, self.authorization_id = True, self._user
         return final
 
     def _look_up(self, name: str) -> _Verifier:
@@ -147,11 +140,7 @@ class ScramClient:
                 " password that SCRAM allows in none, such as a control character; choose others"
             ) from error
         self._step = 0
-        self._complete = False
-
-    @property
-    def complete(self) -> bool:
-        return self._complete
+        self.complete = False
 
     def start(self) -> None:
         """Return None: the server begins."""
@@ -190,7 +179,7 @@ class ScramClient:
 
     def _verify(self, token: bytes) -> None:
         self._client.set_server_final(_text(token))
-        self._complete = True
+        self.complete = True
 
 
 def _text(token: bytes) -> str:
