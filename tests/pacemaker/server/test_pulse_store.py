@@ -59,15 +59,7 @@ class Follower:
             else:
                 self.picture[entry.path] = (entry.details, entry.changed)
         assert len(page.entries) <= self.limit or self.limit <= 0
-        frame = encode_changes(
-            1,
-            store.instance,
-            page.revision,
-            page.columns(values=self.values),
-            more=page.more,
-            reset=page.reset,
-            next_after=page.next,
-        )
+        frame = encode_changes(1, page.to_wire(store.instance, values=self.values))
         assert len(frame) - 4 <= self.max_bytes
         assert page.revision == store.index.revision
         assert page.next == page.revision or page.more

@@ -102,15 +102,8 @@ def test_the_overheads_add_up(pulses, instance):
 @given(i32s, texts, i64s, columns, st.booleans(), st.booleans(), i64s)
 def test_pages(message_id, instance, revision, columns, more, reset, next_after):
     changes = Changes(instance, revision, columns, more, reset, next_after)
-    frame = encode_changes(
-        message_id,
-        instance,
-        revision,
-        columns._replace(paths=[path.encode() for path in columns.paths]),
-        more=more,
-        reset=reset,
-        next_after=next_after,
-    )
+    raw = columns._replace(paths=[path.encode() for path in columns.paths])
+    frame = encode_changes(message_id, changes._replace(columns=raw))
     assert frame == encode(Message(101, message_id, changes=changes))
     found = decode(frame[4:]).changes
     assert found == changes

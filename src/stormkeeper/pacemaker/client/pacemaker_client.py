@@ -316,7 +316,7 @@ class PacemakerClient:
         instance: str | None = None,
         *,
         values: bool = True,
-    ) -> Changes:
+    ) -> Changes[str]:
         """Return a page of the changes at and below `path`.
 
         `after` is 0, or `Changes.next` of the last page, which `instance` sent. A `limit` of 0

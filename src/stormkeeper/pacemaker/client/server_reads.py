@@ -189,12 +189,14 @@ def _scan(
     return ServerContents(found, server_info_of(server, rest[0].pulse))
 
 
-def _changes_of(answer: Message) -> Changes:
+def _changes_of(answer: Message) -> Changes[str]:
     assert answer.changes is not None  # ensured by the protocol
     return answer.changes
 
 
-def _add_page(page: Changes, found: dict[str, Heartbeat], server: Address, elapsed: float) -> None:
+def _add_page(
+    page: Changes[str], found: dict[str, Heartbeat], server: Address, elapsed: float
+) -> None:
     paths, revisions, ages_ms, sizes, details = page.columns
     ages = [age_ms / 1000 - elapsed for age_ms in ages_ms]
     given = repeat(None) if details is None else details

@@ -20,6 +20,7 @@ from stormkeeper.pacemaker.wire import (
     SIZE_OVERHEAD,
     SIZES_OVERHEAD,
     TOMBSTONE,
+    Changes,
     Columns,
 )
 
@@ -41,7 +42,7 @@ EXPIRY_BUDGET: Final = 0.002
 
 
 class ChangesPage(NamedTuple):
-    """Entries of an answer, with ages until `now`; the rest as in `wire.Changes`."""
+    """Entries of an answer, with ages until `now`; the rest as in `Changes`."""
 
     entries: list[PulseEntry]
     revision: int
@@ -50,14 +51,15 @@ class ChangesPage(NamedTuple):
     reset: bool
     next: int
 
-    def columns(self, *, values: bool) -> Columns[bytes]:
+    def to_wire(self, instance: str, *, values: bool) -> Changes[bytes]:
         entries, now = self.entries, self.now
         paths = [entry.path for entry in entries]
         revisions = [entry.revision for entry in entries]
         ages_ms = [int((now - entry.changed) * 1000) for entry in entries]
         details = [entry.details for entry in entries]
         sizes = [TOMBSTONE if value is None else len(value) for value in details]
-        return Columns(paths, revisions, ages_ms, sizes, details if values else None)
+        columns = Columns(paths, revisions, ages_ms, sizes, details if values else None)
+        return Changes(instance, self.revision, columns, self.more, self.reset, self.next)
 
 
 class PulseStore:

@@ -216,16 +216,7 @@ class RequestHandler:
             page = store.changes(
                 path, revision, limit, max_bytes=self._max_size, instance=instance, values=values
             )
-        return encode_changes(
-            message_id,
-            store.instance,
-            page.revision,
-            page.columns(values=values),
-            more=page.more,
-            reset=page.reset,
-            next_after=page.next,
-            kind=kind,
-        )
+        return encode_changes(message_id, page.to_wire(store.instance, values=values), kind)
 
     def _all_pulses(self, path: bytes) -> list[Pulse] | None:
         pulses = []

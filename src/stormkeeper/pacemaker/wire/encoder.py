@@ -38,6 +38,7 @@ from stormkeeper.pacemaker.wire.messages import (
     REVISION_FIELD,
     TOKEN_CODE,
     TYPE_FIELD,
+    Changes,
     ChangesRequest,
     Columns,
     Control,
@@ -140,18 +141,10 @@ def encode_pulse_around(message_id: int, path: bytes, size: int) -> tuple[bytes,
 
 
 def encode_changes(
-    message_id: int,
-    instance: str,
-    revision: int,
-    columns: Columns[bytes],
-    *,
-    more: bool,
-    reset: bool,
-    next_after: int,
-    kind: MessageType = MessageType.CHANGES_RESPONSE,
+    message_id: int, changes: Changes[bytes], kind: MessageType = MessageType.CHANGES_RESPONSE
 ) -> bytes:
     """Write a CHANGES_RESPONSE or HELD_RESPONSE."""
-    page = _changes(instance, revision, columns, more=more, reset=reset, next_after=next_after)
+    page = _changes(changes)
     size = 23 + sum(map(len, page))
     head = _pack_head(size, TYPE_FIELD, kind)
     tail = _pack_tail(ID_FIELD, message_id, 0)
@@ -203,10 +196,10 @@ def _encode_rare_member(message: Message) -> list[bytes]:
     elif message.changes_request is not None:
         parts = [_CHANGES_REQUEST, *_changes_request(message.changes_request)]
     elif message.changes is not None:
-        instance, revision, columns, more, reset, after = message.changes
+        instance, revision, columns = message.changes[:3]
         raw_columns = Columns([path.encode() for path in columns.paths], *columns[1:])
-        page = _changes(instance, revision, raw_columns, more=more, reset=reset, next_after=after)
-        parts = [_CHANGES, *page]
+        changes = Changes(instance, revision, raw_columns, *message.changes[3:])
+        parts = [_CHANGES, *_changes(changes)]
     parts.append(_STOP)
     return parts
 
@@ -237,15 +230,8 @@ def _changes_request(request: ChangesRequest) -> list[bytes]:
     return parts
 
 
-def _changes(
-    instance: str,
-    revision: int,
-    columns: Columns[bytes],
-    *,
-    more: bool,
-    reset: bool,
-    next_after: int,
-) -> list[bytes]:
+def _changes(changes: Changes[bytes]) -> list[bytes]:
+    instance, revision, columns, more, reset, next_after = changes
     details = columns.details
     parts = [
         text_field(1, instance),

@@ -121,7 +121,7 @@ class ChangesRequest(NamedTuple):
     values: bool = True
 
 
-class Changes(NamedTuple):
+class Changes(NamedTuple, Generic[P]):
     """A page of changes.
 
     `revision` is the server's newest, `next` the `after` of the next request. With `reset` the
@@ -130,7 +130,7 @@ class Changes(NamedTuple):
 
     instance: str
     revision: int
-    columns: Columns[str]
+    columns: Columns[P]
     more: bool
     reset: bool
     next: int
@@ -153,7 +153,7 @@ class Message:
     #: Control codes and SASL tokens, hidden from logs.
     blob: bytes | None = field(default=None, repr=False)
     changes_request: ChangesRequest | None = None
-    changes: Changes | None = None
+    changes: Changes[str] | None = None
 
 
 class Verb(NamedTuple):
