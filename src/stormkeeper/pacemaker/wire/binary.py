@@ -5,6 +5,7 @@ skipped within limits on nesting and on the number of values: a frame of ten mil
 would take ten seconds. Source: the Apache Thrift specification, "Thrift Binary protocol encoding".
 """
 
+from collections.abc import Iterator
 from struct import Struct, unpack_from
 from typing import Final
 
@@ -99,13 +100,11 @@ class BinaryReader:
         self._pos = 0
         self._values_left = max_values
 
-    def field(self) -> tuple[int, int]:
-        """Read a field's type and id, or ``(STOP, 0)`` at the end of the struct."""
-        kind = self._byte()
-        if kind == STOP:
-            return STOP, 0
-        self._spend(1)
-        return kind, _FIELD_ID(self._data, self._advance(2))[0]
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """Yield the type and id of each field of a struct; the caller reads or skips the value."""
+        while (kind := self._byte()) != STOP:
+            self._spend(1)
+            yield kind, _FIELD_ID(self._data, self._advance(2))[0]
 
     def boolean(self) -> bool:
         return self._byte() != 0
@@ -165,7 +164,7 @@ class BinaryReader:
         elif depth == 0:
             raise RemoteProtocolError(f"Thrift nested deeper than {MAX_NESTING} levels")
         elif kind == STRUCT:
-            while (field := self.field()[0]) != STOP:
+            for field, _ in self.fields():
                 self.skip(field, depth - 1)
         elif kind in (LIST, SET):
             element, count = self.sequence()

@@ -8,7 +8,7 @@ counts.
 
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.wire.binary import (
@@ -44,6 +44,8 @@ from stormkeeper.pacemaker.wire.messages import (
     check_request,
 )
 from stormkeeper.thrift.framing import FrameSplitter
+
+T = TypeVar("T")
 
 # Bytes of a header with length, and of a change after the value.
 _HEADER: Final = 7
@@ -150,10 +152,7 @@ def _read_message(payload: bytes, *, is_request: bool) -> Message:
     else:
         reader = BinaryReader(payload)
     message = Message(None)
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            return message
+    for kind, field_id in reader.fields():
         if field_id == 1 and kind == I32:
             message.type = reader.i32()
         elif field_id == 2 and kind == STRUCT:
@@ -164,14 +163,12 @@ def _read_message(payload: bytes, *, is_request: bool) -> Message:
             message.message_id = reader.i32()
         else:
             reader.skip(kind)
+    return message
 
 
 def _read_data(reader: BinaryReader, *, is_request: bool) -> Message:
     message = Message(None)
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            return message
+    for kind, field_id in reader.fields():
         wanted, name, read = _MEMBERS.get(field_id, _UNKNOWN_MEMBER)
         if kind != wanted:
             reader.skip(kind)
@@ -181,15 +178,13 @@ def _read_data(reader: BinaryReader, *, is_request: bool) -> Message:
             raise RemoteProtocolError(f"request with data of an answer (union member {field_id})")
         message = Message(None)
         setattr(message, name, read(reader))
+    return message
 
 
 def _read_pulse(reader: BinaryReader) -> Pulse:
     path: str | None = None
     details: bytes | None = None
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            break
+    for kind, field_id in reader.fields():
         if field_id == 1 and kind == STRING:
             path = reader.text("pulse id")
         elif field_id == 2 and kind == STRING:
@@ -201,28 +196,21 @@ def _read_pulse(reader: BinaryReader) -> Pulse:
     return Pulse(path, details)
 
 
-def _read_records(reader: BinaryReader) -> list[Pulse]:
-    records: list[Pulse] = []
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            return records
+def _read_listing(
+    reader: BinaryReader, element: int, what: str, read: Callable[[BinaryReader], T]
+) -> list[T]:
+    """Read a struct with one field, a list."""
+    found: list[T] = []
+    for kind, field_id in reader.fields():
         if field_id == 1 and kind == LIST:
-            records = [_read_pulse(reader) for _ in range(reader.elements(STRUCT, "records"))]
+            found = [read(reader) for _ in range(reader.elements(element, what))]
         else:
             reader.skip(kind)
+    return found
 
 
-def _read_nodes(reader: BinaryReader) -> list[str]:
-    nodes: list[str] = []
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            return nodes
-        if field_id == 1 and kind == LIST:
-            nodes = [reader.text("node") for _ in range(reader.elements(STRING, "nodes"))]
-        else:
-            reader.skip(kind)
+def _read_node(reader: BinaryReader) -> str:
+    return reader.text("node")
 
 
 _Row = tuple[str, bytes | None, int, int]
@@ -241,10 +229,7 @@ def _read_changes_request(reader: BinaryReader) -> ChangesRequest:
     instance: str | None = None
     after = limit = 0
     values = True
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            break
+    for kind, field_id in reader.fields():
         if field_id == 1 and kind == STRING:
             path = reader.text("path")
         elif field_id == 2 and kind == I64:
@@ -262,16 +247,13 @@ def _read_changes_request(reader: BinaryReader) -> ChangesRequest:
     return ChangesRequest(path, after, limit, instance, values)
 
 
-def _read_changes(reader: BinaryReader) -> Changes:
+def _read_changes(reader: BinaryReader) -> Changes[str]:
     instance: str | None = None
     columns = Columns[str]([], [], [], [], [])
     fields: dict[tuple[int, int], Any] = {}
     revision = after = 0
     more = reset = False
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            break
+    for kind, field_id in reader.fields():
         if field_id == 1 and kind == STRING:
             instance = reader.text("instance")
         elif field_id == 2 and kind == I64:
@@ -357,10 +339,7 @@ def _read_change(reader: BinaryReader) -> _Row:
     path: str | None = None
     details: bytes | None = None
     revision = age_ms = 0
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            break
+    for kind, field_id in reader.fields():
         if field_id == 1 and kind == STRING:
             path = reader.text("path")
         elif field_id == 2 and kind == STRING:
@@ -380,8 +359,8 @@ _MEMBERS: Final[dict[int, tuple[int, str, Callable[[BinaryReader], object]]]] = 
     1: (STRING, "path", lambda reader: reader.text("path")),
     2: (STRUCT, "pulse", _read_pulse),
     3: (BOOL, "boolval", BinaryReader.boolean),
-    4: (STRUCT, "records", _read_records),
-    5: (STRUCT, "nodes", _read_nodes),
+    4: (STRUCT, "records", lambda reader: _read_listing(reader, STRUCT, "records", _read_pulse)),
+    5: (STRUCT, "nodes", lambda reader: _read_listing(reader, STRING, "nodes", _read_node)),
     7: (STRING, "blob", BinaryReader.binary),
     100: (STRUCT, "changes_request", _read_changes_request),
     101: (STRUCT, "changes", _read_changes),
@@ -460,10 +439,7 @@ def read_extensions(details: bytes | None) -> frozenset[str]:
     if details is None:
         return frozenset()
     reader = BinaryReader(details)
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            return frozenset(names)
+    for kind, field_id in reader.fields():
         if field_id == 4 and kind == LIST:
             element, count = reader.sequence()
             for _ in range(count):
@@ -473,3 +449,4 @@ def read_extensions(details: bytes | None) -> frozenset[str]:
                     reader.skip(element)
         else:
             reader.skip(kind)
+    return frozenset(names)
