@@ -27,7 +27,7 @@ def converse(policy: Policy, pieces: list[bytes]):  # type: ignore[no-untyped-de
         while True:
             said = stream.next_answers(max_bytes=100)
             answers += splitter.feed(said)
-            if stream.ending is not None or not stream.has_unanswered:
+            if stream.ending is not None or not stream.has_waiting:
                 break
     assert not splitter.has_partial
     return answers, stream, store

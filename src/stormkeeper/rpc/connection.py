@@ -12,10 +12,8 @@ import os
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from enum import Enum
 from typing import Any, Final
 
 from stormkeeper.conf.address import Address
@@ -28,7 +26,7 @@ from stormkeeper.rpc.message_frames import (
     read_message,
     sasl_refusal,
 )
-from stormkeeper.thrift.framing import FrameSplitter
+from stormkeeper.thrift.framing import FrameQueue
 from stormkeeper.thrift.idl import Method
 
 READ_BYTES: Final = 65_536
@@ -41,104 +39,56 @@ _IN_WORDS: Final = {
 }
 
 
-class MessageStream:
+class MessageStream(FrameQueue):
     """Messages of at most `max_frame` bytes from a chopped stream of bytes."""
 
-    __slots__ = ("_splitter", "_waiting", "_whole", "frames")
+    __slots__ = ()
 
     def __init__(self, max_frame: int) -> None:
-        self._splitter = FrameSplitter(max_frame, bad_length)
-        self._waiting: deque[bytes] = deque()
-        self._whole = 0
-        self.frames = 0
-
-    @property
-    def has_partial(self) -> bool:
-        return self._splitter.has_partial
-
-    @property
-    def has_whole(self) -> bool:
-        return bool(self._waiting)
+        super().__init__(max_frame, bad_length)
 
     @property
     def is_empty(self) -> bool:
         """Whether every received byte belongs to a returned message."""
-        return not (self._waiting or self._splitter.has_partial or self._splitter.fault)
-
-    @property
-    def held_bytes(self) -> int:
-        return self._whole + self._splitter.partial_bytes
-
-    def feed(self, data: bytes) -> None:
-        """Take received bytes; bytes after a bad length are ignored."""
-        # `next_message` raises the fault, after the frames before.
-        with suppress(RemoteProtocolError):
-            frames = self._splitter.feed(data)
-            self._waiting.extend(frames)
-            self._whole += sum(map(len, frames))
-            self.frames += len(frames)
+        return not (self._waiting or self._partial or self.fault)
 
     def next_message(self) -> ThriftMessage | None:
         """Return the next message, or None; raise `RemoteProtocolError`."""
         if self._waiting:
             payload = self._waiting.popleft()
-            self._whole -= len(payload)
+            self._waiting_bytes -= len(payload)
             return read_message(payload)
-        if self._splitter.fault is not None:
-            raise self._splitter.fault
+        if self.fault is not None:
+            raise self.fault
         return None
-
-    def drop_waiting(self) -> None:
-        self._waiting.clear()
-        self._whole = 0
-
-
-class StreamState(Enum):
-    """The state of a server's connection."""
-
-    READY = "ready"
-    CALLED = "called"
-    OVER = "over"
 
 
 class CallStream(MessageStream):
-    """The server's half of the protocol: one call at a time."""
+    """The server's half of the protocol; no call comes after `fault`."""
 
-    __slots__ = ("_methods", "fault", "state")
+    __slots__ = ("_methods", "frames")
 
     def __init__(self, methods: Mapping[str, Method], max_frame: int) -> None:
         super().__init__(max_frame)
         self._methods = methods
-        self.state = StreamState.READY
-        #: Why no further call comes.
-        self.fault: str | None = None
+        self.frames = 0
 
-    def receive(self, data: bytes) -> bytes:
+    def accept(self, data: bytes) -> bytes:
         """Process received bytes; return bytes to send at once."""
-        send = b""
-        if self.state is not StreamState.OVER:
-            if self.frames == 0 and self.is_empty and data.startswith(SASL):
-                send = sasl_refusal()
-            self.feed(data)
-        return send
+        is_sasl = self.frames == 0 and self.is_empty and data.startswith(SASL)
+        self.frames += self.receive(data)
+        return sasl_refusal() if is_sasl else b""
 
     def next_call(self) -> ThriftMessage | None:
-        """Return the next call; None without a call, during a call, and after a `fault`."""
-        if self.state is not StreamState.READY:
-            return None
+        """Return the next call; None without a call, and after a `fault`."""
         try:
             message = self.next_message()
             if message is not None:
                 self._check(message)
-                self.state = StreamState.CALLED
         except RemoteProtocolError as error:
-            self._end(str(error))
+            self.end(error)
             return None
         return message
-
-    def answered(self) -> None:
-        if self.state is StreamState.CALLED:
-            self.state = StreamState.READY
 
     def _check(self, message: ThriftMessage) -> None:
         if message.kind not in (Kind.CALL, Kind.ONEWAY):
@@ -147,10 +97,6 @@ class CallStream(MessageStream):
         if message.kind is Kind.ONEWAY and method is not None and method.answer is not None:
             # The client would take the answer for that of the next call.
             raise RemoteProtocolError(f"{message.name} called one-way, but it has an answer")
-
-    def _end(self, fault: str) -> None:
-        self.state, self.fault = StreamState.OVER, fault
-        self.drop_waiting()
 
 
 class ClientConnection:
@@ -191,7 +137,7 @@ class ClientConnection:
             data = self._socket.recv(READ_BYTES)
             if not data:
                 raise ConnectionAbortedError(0, "the server closed the connection")
-            stream.feed(data)
+            stream.receive(data)
             try:
                 message = stream.next_message()
             except RemoteProtocolError as error:

@@ -158,7 +158,7 @@ class _Channel(asyncio.BufferedProtocol):
         self._server.counts.bytes_in += nbytes
         if self.is_over:
             return
-        answer = self._connection.receive(self._server.buffer[:nbytes].tobytes())
+        answer = self._connection.accept(self._server.buffer[:nbytes].tobytes())
         if answer:
             self._write(answer)
         if self._connection.frames != self._frames:
@@ -169,7 +169,7 @@ class _Channel(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Return whether to keep a half-closed connection for an answer."""
         self._has_ended = True
-        return not self.is_over and (self.method is not None or self._connection.has_whole)
+        return not self.is_over and (self.method is not None or self._connection.has_waiting)
 
     def pause_writing(self) -> None:
         assert self._transport is not None
@@ -190,7 +190,7 @@ class _Channel(asyncio.BufferedProtocol):
             if message is not None:
                 self._call(message)
             elif connection.fault is not None:
-                self._finish(PROTOCOL, connection.fault)
+                self._finish(PROTOCOL, str(connection.fault))
                 return
             elif self._has_ended or server.is_draining:
                 self._finish(BY_CLIENT if self._has_ended else DRAIN)
@@ -207,7 +207,6 @@ class _Channel(asyncio.BufferedProtocol):
         method, self.method = self.method, None
         if self.is_over:
             return
-        self._connection.answered()
         self._idle_since = time.monotonic()
         self._server.used(self)
         if frame is not None:
@@ -225,7 +224,7 @@ class _Channel(asyncio.BufferedProtocol):
     def is_idle(self) -> bool:
         """Whether the connection can end without loss."""
         is_quiet = self.method is None and self._unread_since is None
-        return is_quiet and self._transport is not None and not self._connection.has_whole
+        return is_quiet and self._transport is not None and not self._connection.has_waiting
 
     def make_room(self, reason: str) -> None:
         self._over(CROWDED, reason)
@@ -297,7 +296,7 @@ class _Channel(asyncio.BufferedProtocol):
 
     def _read_or_not(self) -> None:
         assert self._transport is not None
-        wanted = self.is_over or not self._connection.has_whole
+        wanted = self.is_over or not self._connection.has_waiting
         if self._has_ended:
             return
         if wanted != self._is_reading:

@@ -1,6 +1,8 @@
 """Splits a byte stream into frames with a four-byte length, without I/O."""
 
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from struct import Struct
 from typing import Final
 
@@ -30,10 +32,6 @@ class FrameSplitter:
     @property
     def has_partial(self) -> bool:
         return bool(self._partial)
-
-    @property
-    def partial_bytes(self) -> int:
-        return len(self._partial)
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take bytes and return the completed payloads.
@@ -70,3 +68,39 @@ class FrameSplitter:
                 payloads.append(bytes(memoryview(stream)[pos + _HEADER : end]))
             pos = end
         return pos
+
+
+class FrameQueue(FrameSplitter):
+    """A splitter whose payloads wait until they are taken; `fault` counts after them."""
+
+    __slots__ = ("_waiting", "_waiting_bytes")
+
+    def __init__(
+        self, max_size: int, bad_length: Callable[[int, int], RemoteProtocolError]
+    ) -> None:
+        super().__init__(max_size, bad_length)
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._waiting_bytes + len(self._partial)
+
+    def receive(self, data: bytes) -> int:
+        """Take bytes, and return the number of completed payloads."""
+        payloads: list[bytes] = []
+        with suppress(RemoteProtocolError):
+            payloads = self.feed(data)
+        self._waiting.extend(payloads)
+        self._waiting_bytes += sum(map(len, payloads))
+        return len(payloads)
+
+    def end(self, fault: RemoteProtocolError) -> None:
+        """Drop the waiting payloads, and ignore further bytes."""
+        self.fault = fault
+        self._waiting.clear()
+        self._waiting_bytes = 0

@@ -44,7 +44,7 @@ def test_random_chunks_and_any_pace_give_the_same_answers(sizes, pace):
         stream.receive(rest[:size])
         rest = rest[size:]
         got += stream.next_answers(pace)
-    while stream.has_unanswered:
+    while stream.has_waiting:
         got += stream.next_answers(pace)
     assert ids(got) == [n // 2 for n in range(20)]
     assert (stream.sends, stream.gets, stream.others) == (10, 10, 0)
@@ -56,7 +56,7 @@ def test_answers_are_made_on_demand():
     stream = new_exchange()
     stream.receive(send("/large", 1, bytes(100_000)) + get("/large") * 100 + send("/last"))
     assert len(stream.next_answers()) < 500_000
-    assert stream.has_unanswered
+    assert stream.has_waiting
     assert len(ids(stream.next_answers(1))) == 1
 
 
@@ -64,7 +64,7 @@ def test_the_time_ends_a_turn_between_two_requests():
     stream = new_exchange()
     stream.receive(STREAM)
     assert ids(stream.next_answers(is_time_up=lambda: True)) == [0]
-    assert stream.has_unanswered
+    assert stream.has_waiting
 
 
 def test_fault_comes_after_earlier_requests():
@@ -120,10 +120,10 @@ def test_last_writes_are_done_and_reads_dropped():
     frames = [get("/a"), send("/a"), delete(DELETE), get("/a"), delete(DELETE_ONE), send("/b")]
     stream.receive(b"".join(frames))
     assert not stream.take_last_writes()
-    assert stream.has_unanswered
+    assert stream.has_waiting
     assert stream.take_last_writes()
     assert stream.take_last_writes()
-    assert not stream.has_unanswered
+    assert not stream.has_waiting
     done = [frames[n][4:] for n in (1, 2, 2, 4, 5)]
     assert session.payloads == done
     assert (stream.sends, stream.gets, stream.others) == (2, 0, 2)

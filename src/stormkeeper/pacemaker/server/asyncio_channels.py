@@ -326,7 +326,7 @@ class _Channel(asyncio.BufferedProtocol):
         # Short requests first, so that long requests cannot take the whole round.
         must_wait = (
             not may_be_long
-            and requests.has_unanswered
+            and requests.has_waiting
             and not requests.has_long
             and self._channels.is_round_over(began)
         )
@@ -339,11 +339,11 @@ class _Channel(asyncio.BufferedProtocol):
                 if answers:
                     self._channels.bytes_out += len(answers)
                     transport.write(answers)
-                if requests.has_long or not requests.has_unanswered:
+                if requests.has_long or not requests.has_waiting:
                     break
                 rounds = TURN_ROUNDS if monotonic() > ends else rounds + 1
             self._channels.count(requests, monotonic() - (self._waits_since or began))
-            if not requests.has_unanswered or self._is_full:
+            if not requests.has_waiting or self._is_full:
                 # A client that does not read causes this wait.
                 self._waits_since = None
             elif self._waits_since is None:
@@ -363,7 +363,7 @@ class _Channel(asyncio.BufferedProtocol):
         if requests.ending is not None:
             self._end(*requests.ending)
             self._half_close(transport)
-        elif requests.has_unanswered or self._is_full:
+        elif requests.has_waiting or self._is_full:
             transport.pause_reading()
             if self._is_full and self._channels.is_draining:
                 self._looks = 0  # a client that does not read may send without end

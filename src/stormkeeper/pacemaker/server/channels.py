@@ -26,14 +26,14 @@ import logging
 import os
 import socket
 import struct
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.server.client_session import ClientSession
-from stormkeeper.pacemaker.wire import AUTHENTICATING, VERBS, MessageType, PacemakerFrameSplitter
+from stormkeeper.pacemaker.wire import AUTHENTICATING, VERBS, MessageType
+from stormkeeper.pacemaker.wire.decoder import bad_length
+from stormkeeper.thrift.framing import FrameQueue
 
 _log = logging.getLogger(__name__)
 
@@ -182,14 +182,11 @@ def unread_answers(seconds: float) -> str:
     return f"nothing of its answers was read for {seconds:.0f} s (pacemaker.output.timeout.secs)"
 
 
-class RequestStream:
+class RequestStream(FrameQueue):
     """Turns received bytes into answers, without I/O."""
 
     __slots__ = (
-        "_payloads",
         "_session",
-        "_splitter",
-        "_whole_bytes",
         "ending",
         "gets",
         "has_long",
@@ -198,39 +195,13 @@ class RequestStream:
     )
 
     def __init__(self, session: ClientSession, max_size: int) -> None:
+        super().__init__(max_size, bad_length)
         #: (cause, reason) of the channel's end, after the requests before.
         self.ending: tuple[str, str] | None = None
         #: Whether the next request may be long, or needs another turn.
         self.has_long = False
         self.sends = self.gets = self.others = 0
         self._session = session
-        self._splitter = PacemakerFrameSplitter(max_size)
-        self._payloads: deque[bytes] = deque()
-        self._whole_bytes = 0
-
-    @property
-    def has_unanswered(self) -> bool:
-        """Whether whole requests wait."""
-        return bool(self._payloads)
-
-    @property
-    def has_partial(self) -> bool:
-        return self._splitter.has_partial
-
-    @property
-    def held_bytes(self) -> int:
-        return self._whole_bytes + self._splitter.partial_bytes
-
-    def receive(self, data: bytes) -> bool:
-        """Take received bytes; return whether a request is complete."""
-        whole: list[bytes] = []
-        if self._splitter.fault is None and self.ending is None:
-            # The splitter keeps the fault until the earlier frames are answered.
-            with suppress(RemoteProtocolError):
-                whole = self._splitter.feed(data)
-        self._payloads.extend(whole)
-        self._whole_bytes += sum(map(len, whole))
-        return bool(whole)
 
     def next_answers(
         self,
@@ -244,7 +215,7 @@ class RequestStream:
         Sets `has_long` if the next request waits for a turn of its own, and `ending` if the channel
         must end.
         """
-        payloads, session = self._payloads, self._session
+        payloads, session = self._waiting, self._session
         answers: list[bytes] = []
         size = 0
         self.has_long = False
@@ -264,7 +235,7 @@ class RequestStream:
                 break
             self._count(payload)
             del payloads[0]
-            self._whole_bytes -= len(payload)
+            self._waiting_bytes -= len(payload)
             size += len(answer)
             answers.append(answer)
             if session.fault is not None:
@@ -272,30 +243,26 @@ class RequestStream:
                 break
             if is_time_up():
                 break
-        if not payloads and self.ending is None and self._splitter.fault is not None:
-            self._end(PROTOCOL, str(self._splitter.fault))
+        if not payloads and self.ending is None and self.fault is not None:
+            self._end(PROTOCOL, str(self.fault))
         return answers[0] if len(answers) == 1 else b"".join(answers)
 
     def take_last_writes(self) -> bool:
         """Carry out a gone client's waiting writes; return False if some are left."""
-        payloads, session = self._payloads, self._session
+        payloads, session = self._waiting, self._session
         while payloads:
             payload = payloads[0]
             if payload.startswith(_WRITES):
                 try:
                     if session.answer(payload) is None:
                         return False
-                except RemoteProtocolError:
-                    self._drop_all()
+                except RemoteProtocolError as fault:
+                    self.end(fault)
                     break
                 self._count(payload)
             del payloads[0]
-            self._whole_bytes -= len(payload)
+            self._waiting_bytes -= len(payload)
         return True
-
-    def _drop_all(self) -> None:
-        self._payloads.clear()
-        self._whole_bytes = 0
 
     def _count(self, payload: bytes) -> None:
         if payload.startswith(_SEND_PULSE):
@@ -307,4 +274,4 @@ class RequestStream:
 
     def _end(self, cause: str, reason: str) -> None:
         self.ending = cause, reason
-        self._drop_all()
+        self.end(RemoteProtocolError(reason))
