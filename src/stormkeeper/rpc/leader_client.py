@@ -9,10 +9,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, Self, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import Address
@@ -171,15 +170,15 @@ class LeaderClient:
         reasons: dict[str, str] = {}
         is_electing = False
         for number in range(self._rounds + 1):
-            race = first_of(
+            client, failures = first_of(
                 [partial(self._ask, address, deadline) for _, address in self._seeds],
                 head_start=self._head_start,
                 deadline=deadline,
                 give_back=ServiceClient.close,
             )
-            if race.winner is not None:
-                return race.winner
-            for (seed, address), error in zip(self._seeds, race.failures, strict=True):
+            if client is not None:
+                return client
+            for (seed, address), error in zip(self._seeds, failures, strict=True):
                 if error is not None:
                     reasons[seed] = _seed_failure(address, error)
                     is_electing |= _may_elect(error)
@@ -254,20 +253,16 @@ def _seed_failure(seed: Address, error: BaseException) -> str:
     raise error
 
 
-@dataclass(frozen=True, slots=True)
-class _Race(Generic[T]):
-    winner: T | None
-    failures: list[BaseException | None]
-
-
 def first_of(
     attempts: Sequence[Callable[[], T]],
     *,
     head_start: float,
     deadline: float,
     give_back: Callable[[T], None],
-) -> _Race[T]:
+) -> tuple[T | None, list[BaseException | None]]:
     """Make attempts in threads until a success, or the deadline on the monotonic clock.
+
+    Returns the first result, if any, and the errors of failed attempts in their order.
 
     As in RFC 8305, the next attempt begins when the last failed or had a head start. `give_back`
     takes results that come too late.
@@ -310,4 +305,4 @@ def first_of(
         _, found, _ = outcomes.get()
         if found is not None:
             give_back(found)
-    return _Race(winner, failures)
+    return winner, failures
