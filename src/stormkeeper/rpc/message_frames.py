@@ -57,19 +57,13 @@ class Kind(IntEnum):
 
 
 class FaultKind(IntEnum):
-    """The types of Thrift's ``TApplicationException``."""
+    """The types of Thrift's ``TApplicationException`` that are written or looked for here."""
 
     UNKNOWN = 0
     UNKNOWN_METHOD = 1
-    INVALID_MESSAGE_TYPE = 2
-    WRONG_METHOD_NAME = 3
-    BAD_SEQUENCE_ID = 4
     MISSING_RESULT = 5
     INTERNAL_ERROR = 6
     PROTOCOL_ERROR = 7
-    INVALID_TRANSFORM = 8
-    INVALID_PROTOCOL = 9
-    UNSUPPORTED_CLIENT_TYPE = 10
 
 
 # A part of Thrift itself, not of an IDL. The type is no enum, as a peer may have others.
