@@ -57,7 +57,7 @@ def test_tombstones_are_bounded_in_number_and_in_size(make):
             store.delete(name % n)
             assert store.index.tombstones <= 10
         assert len(followed(store)) == store.index.tombstones > 5
-        assert store._expiry.floor == followed(store)[0][0] - 2  # a pulse and its tombstone
+        assert store.expiry.floor == followed(store)[0][0] - 2  # a pulse and its tombstone
 
 
 def test_pulse_older_than_dropped_tombstone_moves_to_the_end(make):
@@ -67,9 +67,9 @@ def test_pulse_older_than_dropped_tombstone_moves_to_the_end(make):
     for n in range(5):
         store.put(b"/gone/%d" % n, b"")
         store.delete(b"/gone/%d" % n)
-    assert store._expiry.floor > 2
+    assert store.expiry.floor > 2
     assert {b"/old/1", b"/old/2"} <= {path for _, path, _ in followed(store)}
-    assert all(revision > store._expiry.floor for revision, _, _ in followed(store))
+    assert all(revision > store.expiry.floor for revision, _, _ in followed(store))
 
 
 def test_old_pulses_move_gradually_before_the_limit(make):
@@ -81,7 +81,7 @@ def test_old_pulses_move_gradually_before_the_limit(make):
         before = store.index.revision
         store.delete(b"/gone/%d" % n)
         assert store.index.revision - before < 20
-    assert store._expiry.floor > 3_000
+    assert store.expiry.floor > 3_000
 
 
 def test_reader_away_too_long_must_read_anew(make, clock):
@@ -92,10 +92,10 @@ def test_reader_away_too_long_must_read_anew(make, clock):
     after = store.index.revision
     clock.now += 59
     store.put(b"/c", b"")
-    store.expire(0)
+    store.expiry.expire(0)
     assert store.changes(b"/", 2).reset is False
     clock.now += 2
-    store.expire(0)
+    store.expiry.expire(0)
     assert store.index.tombstones == 0
     assert store.changes(b"/", 2).reset is True
     page = store.changes(b"/", after)
@@ -107,14 +107,14 @@ def test_pulses_expire_by_their_age_and_leave_tombstones(make, clock):
     store.put(b"/a/old", b"")
     clock.now += 10
     store.put(b"/a/young", b"")
-    assert store.expire(10.0) == 0
+    assert store.expiry.expire(10.0) == 0
     clock.now += 1
-    assert store.expire(10.0) == 1
+    assert store.expiry.expire(10.0) == 1
     assert store.children(b"/a") == [b"young"]
     assert [change[1:] for change in followed(store)][1:] == [(b"/a/old", None)]
     clock.now += 60
-    assert store.expire(10.0) == 1
-    assert store.expired == 2
+    assert store.expiry.expire(10.0) == 1
+    assert store.expiry.expired == 2
     assert store.children(b"/") == []
 
 
@@ -122,7 +122,7 @@ def test_a_ttl_of_0_lets_everything_stay(make, clock):
     store = make()
     store.put(b"/a", b"")
     clock.now += 1e9
-    assert store.expire(0) == 0
+    assert store.expiry.expire(0) == 0
     assert store.index.keys == 1
 
 
@@ -136,7 +136,7 @@ def test_expiry_stops_at_its_budget_and_continues_later(make, clock):
     rounds = []
     while not rounds or rounds[-1]:
         began = clock.now
-        rounds.append(store.expire(50.0, budget=0.005))
+        rounds.append(store.expiry.expire(50.0, budget=0.005))
         assert clock.now - began < 0.01
     assert sum(rounds) == 200
     assert len(rounds) > 4
@@ -153,7 +153,7 @@ def test_expiry_passes_older_tombstones(make, clock):
     clock.cost = 0.0001
     # A budget for some sixteen entries at a time.
     for _ in range(100):
-        store.expire(50.0, budget=0.0001)
+        store.expiry.expire(50.0, budget=0.0001)
     assert store.get(b"/silent") is None
 
 
@@ -168,7 +168,7 @@ def test_repeatedly_moved_pulse_still_expires(make, clock):
             n += 1
             store.put(b"/%d" % n, b"")
             store.delete(b"/%d" % n)
-        store.expire(10.0)
+        store.expiry.expire(10.0)
         if clock.now > 1030:
             assert [entry.path for entry in store.pulses(b"/")] == [b"/beating"]
 
@@ -179,15 +179,15 @@ def test_expiry_while_making_room_is_counted(make, clock):
         store.put(b"/d/%d" % n, b"")
     clock.now += 100
     store.put(b"/beating", b"")
-    while store.expire(10.0):
+    while store.expiry.expire(10.0):
         pass
-    assert store.expired == 50
+    assert store.expiry.expired == 50
     assert store.children(b"/") == [b"beating"]
     assert store.index.tombstones <= 4
     for n in range(20):
         store.put(b"/e/%d" % n, b"")
     clock.now += 20
-    store._expiry._doomed_before = clock.now - 10
+    store.expiry._doomed_before = clock.now - 10
     assert store.delete_path(b"/e") == 20
     assert store.index.keys in (0, 1)
     assert store.children(b"/e") == []

@@ -91,7 +91,7 @@ def test_a_page_without_values_looks_at_a_bounded_part_too(store, monkeypatch):
 
 @pytest.mark.parametrize("path", [b"/", b"/a"])
 def test_long_paths_fill_a_page_without_values(store, path):
-    store.limits = StoreLimits(path_bytes=500_000)
+    store.set_limits(StoreLimits(path_bytes=500_000))
     for n in range(5):
         store.put(b"/a/%d" % n + bytes(48 + n for _ in range(400_000)), b"value")
     found, after, more = [], 0, True

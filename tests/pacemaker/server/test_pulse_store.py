@@ -112,7 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
     def write(self, writes):
         """Put, delete, delete a path with all below, let time pass, or expire."""
         for verb, path, details in writes:
-            before, short = self.store.expired, 0
+            before, short = self.store.expiry.expired, 0
             if verb == "p":
                 revision = self.store.index.revision
                 self.store.put(path, details)
@@ -136,14 +136,14 @@ class StoreMachine(RuleBasedStateMachine):
                 self.clock.now += len(details)
             else:
                 self.doomed_before = self.clock.now - 25.0
-                while self.store.expire(25.0):
+                while self.store.expiry.expire(25.0):
                     pass
             self.take_note_of_what_expired(before + short)
 
     def take_note_of_what_expired(self, before):
         """What has been found too old goes then, or with a later deletion that needs its room."""
         gone = [key for key in self.model if self.store.get(key) is None]
-        assert self.store.expired - before == len(gone)
+        assert self.store.expiry.expired - before == len(gone)
         for key in gone:
             assert self.model[key][1] < self.doomed_before
             self.remove(key)
@@ -156,7 +156,7 @@ class StoreMachine(RuleBasedStateMachine):
         children = self.store.children(path)
         assert len(children) == len(set(children))
         assert set(children) == names - {b""}
-        tombstones = [entry.path for entry in self.store._expiry._tombstones]
+        tombstones = [entry.path for entry in self.store.expiry._tombstones]
         buried = {key[len(below) :].split(b"/")[0] for key in tombstones if key.startswith(below)}
         deleted = self.store.deleted(path)
         assert len(deleted) == len(set(deleted))
@@ -199,7 +199,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.index.pulses_received == self.received
         held = sum(len(path) + len(details) for path, (details, _) in self.model.items())
         assert self.store.index.bytes_held == held
-        expiry = self.store._expiry
+        expiry = self.store.expiry
         assert self.store.index.tombstones == len(expiry._tombstones) <= 2
         assert expiry._bytes == sum(len(entry.path) for entry in expiry._tombstones)
         oldest = self.store.index.oldest()
@@ -255,8 +255,8 @@ def test_expiry_for_a_tombstone_does_not_count_as_deletion(index):
     clock.now += 30
     store.put(b"/b", b"")
     store.put(b"/a", b"")
-    store._expiry._doomed_before = clock.now - 25
-    assert (store.delete_path(b"/a"), store.expired, store.index.keys) == (1, 1, 1)
+    store.expiry._doomed_before = clock.now - 25
+    assert (store.delete_path(b"/a"), store.expiry.expired, store.index.keys) == (1, 1, 1)
 
 
 def test_a_path_is_its_segments_and_nothing_else(store):
@@ -303,13 +303,13 @@ def test_a_deleted_subtree_is_given_back_at_once(store):
 
 
 def test_a_path_is_checked_when_its_first_pulse_comes(store):
-    store.limits = StoreLimits(path_segments=2)
+    store.set_limits(StoreLimits(path_segments=2))
     store.put(b"/a/b", b"1")
     with pytest.raises(LimitError, match="3 segments"):
         store.put(b"/a/b/c", b"")
     with pytest.raises(LimitError, match="control character"):
         store.put(b"/a\n", b"")
-    store.limits = StoreLimits(path_segments=1)
+    store.set_limits(StoreLimits(path_segments=1))
     store.put(b"/a/b", b"2")
     assert store.children(b"/") == [b"a"]
     assert store.delete(b"/a/b")

@@ -265,9 +265,9 @@ def test_a_path_that_exceeds_a_limit_is_refused(desk, kind):
 
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_pulse_of_larger_limits_can_be_read_and_deleted(desk, kind):
-    desk.store.limits = StoreLimits(path_segments=20)
+    desk.store.set_limits(StoreLimits(path_segments=20))
     desk.send("/a" * 20)
-    desk.store.limits = StoreLimits()
+    desk.store.set_limits(StoreLimits())
     desk.ask(kind, **about(kind, "/a" * 20))
 
 
@@ -289,7 +289,7 @@ def test_a_path_of_no_text_is_refused_and_the_connection_goes_on(desk, path, wra
 
 def test_full_store_refuses_new_and_growing_pulses():
     desk = Desk()
-    desk.store.limits = StoreLimits(store_bytes=1_000)
+    desk.store.set_limits(StoreLimits(store_bytes=1_000))
     desk.send("/a", bytes(498))
     desk.send("/b", bytes(498))
     for path, size in [("/c", 0), ("/a", 499)]:
@@ -305,11 +305,11 @@ def test_full_store_refuses_new_and_growing_pulses():
 
 def test_many_small_directories_fill_the_store():
     desk = Desk()
-    desk.store.limits = StoreLimits(store_bytes=1_000_000, index_bytes=90_000)
+    desk.store.set_limits(StoreLimits(store_bytes=1_000_000, index_bytes=90_000))
     paths = [f"/{number}" + "/a" * 14 for number in range(21)]
     for path in paths[:20]:
         desk.send(path, b"")
-    desk.store.limits = StoreLimits(store_bytes=1_000_000, index_bytes=70_000)
+    desk.store.set_limits(StoreLimits(store_bytes=1_000_000, index_bytes=70_000))
     with pytest.raises(RequestRefusedError, match="the index needs") as refused:
         desk.send(paths[20], b"")
     assert refused.value.cause == "store-full"

@@ -20,10 +20,10 @@ def test_the_engine_is_the_one_that_serves():
 
 def test_pulses_that_expire_while_room_is_made_are_counted():
     server = PacemakerServer(defaults())
-    server.store.limits = StoreLimits(tombstones=4)
+    server.store.set_limits(StoreLimits(tombstones=4))
     for n in range(20):
         server.store.put(b"/d/%d" % n, b"")
-    server.store._expiry._doomed_before = clock() + 60
+    server.store.expiry._doomed_before = clock() + 60
     deleted = sum(server.store.delete(b"/d/%d" % n) for n in range(10))
     assert server.snapshot().pulses_expired == 20 - deleted - server.store.index.keys > 0
 

@@ -285,7 +285,7 @@ class PacemakerServer:
             keys=index.keys,
             tombstones=index.tombstones,
             pulses_received=index.pulses_received,
-            pulses_expired=self.store.expired,
+            pulses_expired=self.store.expiry.expired,
             bytes_held=index.bytes_held,
             max_bytes=index.max_bytes,
             oldest_pulse=oldest_pulse(index, now),
@@ -365,7 +365,7 @@ class PacemakerServer:
             changes.append(f"{counted(losers, 'connection')} to begin anew")
             self.channels.sweep(clock())  # compiled channels still have the old permissions
         self.conf, self._tls, self._tls_files = conf, context, tls_files
-        self.store.limits = limits
+        self.store.set_limits(limits)
         self.admission.most, self.admission.most_per_address = _admitted(conf)
         self.channels.frame_timeout = conf["pacemaker.frame.timeout.secs"]
         self.channels.output_timeout = conf["pacemaker.output.timeout.secs"]
@@ -424,7 +424,7 @@ class PacemakerServer:
         self._is_expiring = False
         # Before that time without a stop, the next pulse may not have arrived.
         ttl: float = self.conf["pacemaker.pulse.ttl.secs"]
-        now = self.store.expire(ttl if ttl <= self.horizon.seconds() else 0)
+        now = self.store.expiry.expire(ttl if ttl <= self.horizon.seconds() else 0)
         self._is_expiring = now > 0
         if now:
             self._loop.call_later(_EXPIRY_REST, self._expire, expired + now)

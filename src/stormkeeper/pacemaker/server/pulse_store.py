@@ -37,8 +37,6 @@ _REVISION: Final = attrgetter("revision")
 _PATH: Final = attrgetter("path")
 
 _PULSE_BYTES: Final = 288
-#: Seconds at a time, so that no pulse waits long.
-EXPIRY_BUDGET: Final = 0.002
 
 
 class ChangesPage(NamedTuple):
@@ -75,25 +73,16 @@ class PulseStore:
         self.index = index
         self.instance = instance
         self.clock = clock
-        self._limits = limits or StoreLimits()
-        index.max_bytes = self._limits.store_bytes
+        self.limits = limits or StoreLimits()
+        self.expiry = Expiry(index, clock, self.limits)
+        index.max_bytes = self.limits.store_bytes
         self._root = Directory()
-        self._expiry = Expiry(index, clock, self._limits)
         self._page_ends: dict[int, PulseEntry] = {}
 
-    @property
-    def limits(self) -> StoreLimits:
-        """Pulses beyond a lowered limit stay."""
-        return self._limits
-
-    @limits.setter
-    def limits(self, limits: StoreLimits) -> None:
-        self._limits = self._expiry.limits = limits
+    def set_limits(self, limits: StoreLimits) -> None:
+        """Limit further pulses; pulses beyond a lowered limit stay."""
+        self.limits = self.expiry.limits = limits
         self.index.max_bytes = limits.store_bytes
-
-    @property
-    def expired(self) -> int:
-        return self._expiry.expired
 
     def put(self, path: bytes, details: bytes) -> None:
         """Store a pulse; raise `LimitError` for a bad path or a full store."""
@@ -103,8 +92,8 @@ class PulseStore:
         entry = index.entry(path)
         is_pulse = entry is not None and entry.details is not None
         if not is_pulse:
-            self._limits.check_size(path)
-            self._limits.check_text(path)
+            self.limits.check_size(path)
+            self.limits.check_text(path)
         # `replace` refuses an existing pulse only for growing beyond the limit. Any other reason
         # there would be reported as "store-full" here.
         if is_pulse or 0 < index.max_bytes < index.bytes_held + len(path) + len(details):
@@ -114,14 +103,14 @@ class PulseStore:
                 f" {shown(path)} would exceed the {index.max_bytes} of pacemaker.store.max.bytes",
             )
         needed = _PULSE_BYTES * (index.keys + 1) + self._root.census.bytes
-        if 0 < self._limits.index_bytes < needed:
+        if 0 < self.limits.index_bytes < needed:
             raise LimitError(
                 "store-full",
                 f"the index needs {needed} bytes with a pulse for {shown(path)}, more than"
-                f" {self._limits.index_bytes}, a quarter of the memory of this process",
+                f" {self.limits.index_bytes}, a quarter of the memory of this process",
             )
         if entry is not None:
-            self._expiry.revive(entry)
+            self.expiry.revive(entry)
         home = self._root.make(path.split(b"/")[:-1])
         home.add(index.add(path, details, now, home))
 
@@ -135,7 +124,7 @@ class PulseStore:
 
     def deleted(self, path: bytes) -> list[bytes]:
         """Return the names directly below `path` that have tombstones."""
-        return self._expiry.names_below(path.rstrip(b"/"))
+        return self.expiry.names_below(path.rstrip(b"/"))
 
     def pulses(self, path: bytes) -> Iterator[PulseEntry]:
         """Yield the pulses at and below `path`; the store must not change meanwhile."""
@@ -153,7 +142,7 @@ class PulseStore:
         entry = self.index.entry(path)
         if entry is None or entry.details is None:
             return False
-        self._expiry.bury(entry)
+        self.expiry.bury(entry)
         return True
 
     def delete_path(self, path: bytes, limit: int = 0) -> int:
@@ -166,16 +155,9 @@ class PulseStore:
         deleted = 1 if top and self.delete(top) else 0
         if directory is not None and (limit == 0 or deleted < limit):
             entries = directory.detach(limit - deleted if limit else directory.pulses)
-            self._expiry.bury_detached(entries)
+            self.expiry.bury_detached(entries)
             deleted += len(entries)
         return deleted
-
-    def expire(self, max_age: float, budget: float = EXPIRY_BUDGET) -> int:
-        """Run `Expiry.expire`.
-
-        A pulse that got a new revision to make room for tombstones may expire `max_age` late.
-        """
-        return self._expiry.expire(max_age, budget)
 
     def held(self, path: bytes) -> ChangesPage:
         """Return the pulse or tombstone of exactly `path`."""
@@ -202,7 +184,7 @@ class PulseStore:
         """
         index = self.index
         reset = instance not in (None, self.instance) or (
-            after > 0 and not self._expiry.floor <= after <= index.revision
+            after > 0 and not self.expiry.floor <= after <= index.revision
         )
         after = 0 if reset else max(after, 0)
         if not 0 < limit <= MAX_CHANGES:
@@ -274,7 +256,7 @@ class PulseStore:
         below = top + b"/"
         entries = [
             tombstone
-            for tombstone in self._expiry.newer_tombstones(after)
+            for tombstone in self.expiry.newer_tombstones(after)
             if tombstone.path.startswith(below) or tombstone.path == top
         ]
         pulse = index.entry(top)

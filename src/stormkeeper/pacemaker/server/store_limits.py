@@ -30,6 +30,8 @@ _SHOWN: Final = 200
 
 #: Least number of old pulses that a deletion moves beyond half of a limit.
 _MOVES: Final = 8
+#: Seconds at a time, so that no pulse waits long.
+_BUDGET: Final = 0.002
 #: Entries per reading of the clock: some 20 microseconds.
 _STRIDE: Final = 16
 
@@ -219,10 +221,11 @@ class Expiry:
             at = bisect_left(paths, below + name + _BEHIND_SLASH, at) if slash else at + 1
         return list(names - {b""})
 
-    def expire(self, max_age: float, budget: float) -> int:
+    def expire(self, max_age: float, budget: float = _BUDGET) -> int:
         """Delete pulses older than `max_age` (0: none) and old tombstones, for `budget` seconds.
 
-        Returns the number of deleted pulses; after 0 the next call may wait for a second.
+        Returns the number of deleted pulses; after 0 the next call may wait for a second. A pulse
+        that got a new revision to make room for tombstones may expire `max_age` late.
         """
         now = self._clock()
         deadline = now + budget
