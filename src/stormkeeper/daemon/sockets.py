@@ -9,8 +9,10 @@ import ipaddress
 import logging
 import os
 import socket
+import struct
 from collections import Counter
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 from stormkeeper.daemon.logs import counted
@@ -30,6 +32,7 @@ _ACCEPT_SECONDS: Final = 0.001
 AT_ONCE_OVER_TLS: Final = 4
 #: Pause in seconds without descriptors or memory.
 _SHORTAGE_PAUSE: Final = 1.0
+_RESET_AT_ONCE: Final = struct.pack("ii", 1, 0)
 _OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -101,6 +104,12 @@ def network_of(address: str) -> str:
         return str(ipaddress.IPv6Network((address, 64), strict=False))
     except ValueError:
         return address
+
+
+def reset_on_close(connection: socket.socket) -> None:
+    """Let the kernel drop unsent bytes on close."""
+    with suppress(OSError):  # the peer has reset the connection
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_ONCE)
 
 
 class Acceptor:

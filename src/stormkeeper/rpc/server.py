@@ -16,19 +16,17 @@ import asyncio
 import logging
 import resource
 import socket
-import struct
 import threading
 import time
 from collections import Counter
 from collections.abc import Hashable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Self
 
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.logs import LineBudget, counted
-from stormkeeper.daemon.sockets import Acceptor, Places
+from stormkeeper.daemon.sockets import Acceptor, Places, reset_on_close
 from stormkeeper.names import host_port
 from stormkeeper.rpc.connection import READ_BYTES, CallStream
 from stormkeeper.rpc.dispatcher import CallThreads, Dispatcher
@@ -41,7 +39,6 @@ _TICK: Final = 1.0
 _PATIENCE: Final = 10.0
 #: For a client to read the last bytes.
 _LINGER: Final = 1.0
-_AT_ONCE: Final = struct.pack("ii", 1, 0)
 #: Most log lines about a matter, such as an address, in so many seconds.
 _LINES: Final = 10
 _LINES_SECONDS: Final = 10.0
@@ -260,11 +257,7 @@ class _Channel(asyncio.BufferedProtocol):
     def abort(self, cause: str, reason: str = "") -> None:
         self._over(cause, reason)
         if self._transport is not None:
-            # Without a reset, the system would keep unsent bytes.
-            with suppress(OSError):
-                self._transport.get_extra_info("socket").setsockopt(
-                    socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE
-                )
+            reset_on_close(self._transport.get_extra_info("socket"))
             self._transport.abort()
 
     def _call(self, message: ThriftMessage) -> None:

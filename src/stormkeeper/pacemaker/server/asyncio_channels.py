@@ -1,6 +1,7 @@
 """Channels on asyncio, for the interpreted engine and for TLS; `channels` has the rules."""
 
 import asyncio
+import os
 import socket
 import ssl
 from bisect import bisect_left
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
+from stormkeeper.daemon.sockets import reset_on_close
 from stormkeeper.pacemaker.server.channels import (
     AN_ERROR_OF_OURS,
     ANSWER_BYTES,
@@ -33,10 +35,8 @@ from stormkeeper.pacemaker.server.channels import (
     OnClosed,
     OnFreed,
     RequestStream,
-    let_others_run,
     log_error_of_ours,
     prepare,
-    reset_on_close,
     too_much_held,
     unfinished_frame,
     unread_answers,
@@ -159,7 +159,7 @@ class AsyncioChannels:
         self._round_ends = None
         if self.is_cut:
             self.is_cut = False
-            let_others_run()
+            os.sched_yield()
 
     def await_long_turn(self, channel: "_Channel") -> None:
         """Queue a channel behind all short requests."""
@@ -175,7 +175,7 @@ class AsyncioChannels:
             if monotonic() > ends:
                 break
         if self._long:
-            let_others_run()
+            os.sched_yield()
             asyncio.get_running_loop().call_soon(self._give_long_turns)
 
     def forget(self, channel: "_Channel") -> None:

@@ -21,11 +21,8 @@
 """
 
 import asyncio
-import contextlib
 import logging
-import os
 import socket
-import struct
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -36,8 +33,6 @@ from stormkeeper.pacemaker.wire.decoder import bad_length
 from stormkeeper.thrift.framing import FrameQueue
 
 _log = logging.getLogger(__name__)
-
-_RESET_AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 READ_BYTES: Final = 262_144
 #: Made before sending; a single answer may be larger.
@@ -147,16 +142,6 @@ def prepare(connection: socket.socket) -> None:
     except OSError:
         connection.close()
         raise
-
-
-def reset_on_close(connection: socket.socket) -> None:
-    """Let the kernel drop unread answers on close."""
-    with contextlib.suppress(OSError):  # reset by the client meanwhile
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_ONCE)
-
-
-def let_others_run() -> None:
-    os.sched_yield()
 
 
 def log_error_of_ours(session: ClientSession, error: BaseException | None = None) -> None:
