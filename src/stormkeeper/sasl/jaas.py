@@ -102,7 +102,7 @@ def parse(text: str, source: str = "JAAS") -> dict[str, Login]:
     sections: dict[str, Login] = {}
     while not reader.at_end():
         line = reader.line
-        name = reader.take_name("the name of a section")
+        name = reader.take("the name of a section", quoted=True)
         if name in sections:
             raise ConfigError(
                 f"{source}:{line}: a second section with the name of line {sections[name].line};"
@@ -167,24 +167,17 @@ class _Reader:
         token = self._tokens[index]
         return token.kind == "mark" and token.text == mark
 
-    def sees_word(self, ahead: int = 0) -> bool:
-        index = min(self._next + ahead, len(self._tokens) - 1)
-        return self._tokens[index].kind == "word"
+    def sees_option(self) -> bool:
+        return self._tokens[self._next].kind == "word" and self.sees("=", 1)
 
     def take_mark(self, mark: str, after: str) -> None:
         if not self.sees(mark):
             raise self.fault(f'expected "{mark}" after {after}')
         self._next += 1
 
-    def take_name(self, what: str) -> str:
-        return self._take(("word", "quoted"), what)
-
-    def take_word(self, what: str) -> str:
-        return self._take(("word",), what)
-
-    def _take(self, kinds: tuple[str, ...], what: str) -> str:
+    def take(self, what: str, *, quoted: bool = False) -> str:
         token = self._tokens[self._next]
-        if token.kind not in kinds:
+        if token.kind != "word" and not (quoted and token.kind == "quoted"):
             raise self.fault(f"expected {what}")
         self._next += 1
         return token.text
@@ -201,8 +194,8 @@ def _read_section(reader: _Reader, name: str, line: int) -> Login:
     while not reader.sees("}"):
         if not reader.sees("=", 1):
             place = f"{reader.source}:{reader.line}"
-            its_module = reader.take_word("a login module, an option or }")
-            its_flag = reader.take_word(f"one of {', '.join(FLAGS)} after a login module").lower()
+            its_module = reader.take("a login module, an option or }")
+            its_flag = reader.take(f"one of {', '.join(FLAGS)} after a login module").lower()
             if its_flag not in FLAGS or reader.sees("="):
                 raise ConfigError(
                     f"{place}: expected a login module with one of {', '.join(FLAGS)}, or an option"
@@ -218,11 +211,11 @@ def _read_section(reader: _Reader, name: str, line: int) -> Login:
 
 def _read_options(reader: _Reader) -> dict[str, str]:
     options: dict[str, str] = {}
-    while reader.sees_word() and reader.sees("=", 1):
+    while reader.sees_option():
         place = f"{reader.source}:{reader.line}"
-        option = reader.take_word("an option")
+        option = reader.take("an option")
         reader.take_mark("=", "an option")
-        value = reader.take_name("a value after =")
+        value = reader.take("a value after =", quoted=True)
         if option in options:
             raise ConfigError(f"{place}: the option {option} stands there twice; keep one")
         if _PROPERTY.search(value):
