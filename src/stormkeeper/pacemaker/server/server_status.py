@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.wire import VERBS, MessageType
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from stormkeeper.daemon.http import Page
+
+_K = TypeVar("_K")
 
 #: Causes of connections closed before service; "descriptors" are pauses of accepting.
 TURNED_AWAY: Final = ("address", "connections", "descriptors")
@@ -40,23 +42,15 @@ _COUNTED_BY_CHANNELS: Final = (MessageType.SEND_PULSE, MessageType.GET_PULSE)
 _LOOKED_AT: Final = 1_000
 
 
+@dataclass(slots=True)
 class EventCounts:
     """Counts since the start of a Pacemaker; callers increment directly."""
 
-    __slots__ = (
-        "accepted",
-        "authentications",
-        "closed",
-        "refusals",
-        "turned_away",
-    )
-
-    def __init__(self) -> None:
-        self.accepted = 0
-        self.turned_away: Counter[str] = Counter()
-        self.closed: Counter[str] = Counter()
-        self.refusals: Counter[tuple[str, str]] = Counter()
-        self.authentications: Counter[tuple[str, str]] = Counter()
+    accepted: int = 0
+    turned_away: Counter[str] = field(default_factory=Counter)
+    closed: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
+    authentications: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def lost_pulses(self) -> int:
         return (
@@ -292,16 +286,13 @@ def _store(snapshot: ServerSnapshot) -> "Iterator[Metric]":
 
 
 def _requests(snapshot: ServerSnapshot) -> "Iterator[Metric]":
-    yield _counters("requests", "Requests, by verb.", "verb", snapshot.requests)
-    refused = _family(
-        "Counter",
+    yield _counters("requests", "Requests, by verb.", ["verb"], snapshot.requests)
+    yield _counters(
         "requests_refused",
         "Requests answered with NOT_AUTHORIZED, by cause and kind (read, or write).",
-        labels=["cause", "kind"],
+        ["cause", "kind"],
+        _with(REFUSED, snapshot.events.refusals),
     )
-    for labels, count in sorted({**dict.fromkeys(REFUSED, 0), **snapshot.events.refusals}.items()):
-        refused.add_metric(labels, count)
-    yield refused
     yield _counter("received_bytes", "Bytes of requests.", snapshot.bytes_in)
     yield _counter("sent_bytes", "Bytes of answers.", snapshot.bytes_out)
     bounds = [*(str(float(bound)) for bound in snapshot.latency_bounds), "+Inf"]
@@ -332,34 +323,27 @@ def _connections(snapshot: ServerSnapshot) -> "Iterator[Metric]":
     yield _counters(
         "connections_refused",
         "Connections closed before they were served, by cause; descriptors: rests of a second.",
-        "cause",
+        ["cause"],
         _with(TURNED_AWAY, events.turned_away),
     )
     yield _counters(
         "connections_ended",
         "Connections ended by this server, by cause.",
-        "cause",
+        ["cause"],
         _with(CLOSED, events.closed),
     )
-    authentications = _family(
-        "Counter",
+    method = snapshot.auth_method
+    yield _counters(
         "authentications",
         f"Attempts to authenticate, by method and outcome ({', '.join(OUTCOMES)}).",
-        labels=["method", "outcome"],
+        ["method", "outcome"],
+        _with([(method, o) for o in OUTCOMES if method != "NONE"], events.authentications),
     )
-    known = {} if snapshot.auth_method == "NONE" else _none_yet(snapshot.auth_method)
-    for (method, outcome), count in sorted((known | events.authentications).items()):
-        authentications.add_metric([method, outcome], count)
-    yield authentications
 
 
-def _none_yet(method: str) -> dict[tuple[str, str], int]:
-    return {(method, outcome): 0 for outcome in OUTCOMES}
-
-
-def _with(causes: Sequence[str], counts: Mapping[str, int]) -> dict[str, int]:
-    """Add causes with 0, so that the first event shows as an increase."""
-    return {**dict.fromkeys(causes, 0), **counts}
+def _with(known: Sequence[_K], counts: Mapping[_K, int]) -> dict[_K, int]:
+    """Add known labels with 0, so that the first event shows as an increase."""
+    return {**dict.fromkeys(known, 0), **counts}
 
 
 def _family(kind: str, name: str, help_text: str, *values: Any, **others: Any) -> Any:
@@ -378,8 +362,8 @@ def _counter(name: str, help_text: str, value: float) -> Any:
     return _family("Counter", name, help_text, value)
 
 
-def _counters(name: str, help_text: str, label: str, values: Mapping[str, int]) -> Any:
-    family = _family("Counter", name, help_text, labels=[label])
-    for value, count in sorted(values.items()):
-        family.add_metric([value], count)
+def _counters(name: str, help_text: str, labels: list[str], counts: Mapping[Any, int]) -> Any:
+    family = _family("Counter", name, help_text, labels=labels)
+    for values, count in sorted(counts.items()):
+        family.add_metric([values] if isinstance(values, str) else values, count)
     return family
