@@ -201,7 +201,6 @@ class ClientSession:
         "_channel",
         "_has_asked",
         "_has_done_more",
-        "_refusals",
         "_sessions",
         "address",
         "authorization_id",
@@ -212,6 +211,7 @@ class ClientSession:
         "may_write",
         "origin",
         "peer",
+        "refusals",
         "user",
     )
 
@@ -228,7 +228,7 @@ class ClientSession:
         self._sessions = sessions
         self._channel = "plain TCP"
         self._authentication: _ServerAuthentication | None = None
-        self._refusals = 0
+        self.refusals = 0
         # Whether the client was refused the reserved path, and whether the client did more.
         self._has_asked = self._has_done_more = False
         policy = sessions.policy
@@ -310,10 +310,6 @@ class ClientSession:
         if certificate:
             self._channel += f" with the certificate of {certificate}"
             _log.info("%s connected over %s", self.peer, self._channel, extra=self.fields)
-
-    @property
-    def refusals(self) -> int:
-        return self._refusals
 
     @property
     def fields(self) -> dict[str, str]:
@@ -411,9 +407,9 @@ class ClientSession:
     def _refuse(self, cause: str, wanted: str, reason: str) -> None:
         sessions = self._sessions
         sessions.events.refusals[cause, wanted] += 1
-        self._refusals += 1
+        self.refusals += 1
         self._has_done_more = True
-        if self._refusals == 1:
+        if self.refusals == 1:
             line = f"refused {self.peer}: {reason} (later refusals are not logged)"
             sessions.warn(self, cause, line)
 

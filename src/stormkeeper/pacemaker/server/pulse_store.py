@@ -217,10 +217,7 @@ class PulseStore:
         )
 
     def _newer(self, after: int, part: list[PulseEntry] | None) -> Iterator[PulseEntry]:
-        return self._in_order(after) if part is None else iter(part)
-
-    def _in_order(self, after: int) -> Iterator[PulseEntry]:
-        return chain.from_iterable(self._batches(after))
+        return chain.from_iterable(self._batches(after)) if part is None else iter(part)
 
     def _batches(self, after: int) -> Iterator[list[PulseEntry]]:
         index = self.index
