@@ -9,7 +9,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from stormkeeper.pacemaker.wire import MessageType, PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.decoder import PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.messages import MessageType
 from stormkeeper.sasl import Mechanism
 
 #: Longest that a server may take to end a connection that is owed an end, in seconds. Its own

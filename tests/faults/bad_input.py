@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from faults.attacker import Attacker, Verdict
-from stormkeeper.pacemaker.wire import MessageType
 from stormkeeper.pacemaker.wire.binary import (
     BYTE,
     DOUBLE,
@@ -28,6 +27,7 @@ from stormkeeper.pacemaker.wire.binary import (
     STRING,
     STRUCT,
 )
+from stormkeeper.pacemaker.wire.messages import MessageType
 from support.messages import field as thrift
 from support.messages import i32, string
 

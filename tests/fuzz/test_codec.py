@@ -4,10 +4,8 @@ from hypothesis import given, settings
 
 from fuzz.mutations import EXAMPLES, payloads
 from stormkeeper.errors import LocalProtocolError, RemoteProtocolError
-from stormkeeper.pacemaker.wire import decode, decode_request, encode
-from stormkeeper.pacemaker.wire.decoder import (
-    match_exact_shape,
-)
+from stormkeeper.pacemaker.wire.decoder import decode, decode_request, match_exact_shape
+from stormkeeper.pacemaker.wire.encoder import encode
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

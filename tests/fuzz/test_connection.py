@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from fuzz.mutations import EXAMPLES, streams
 from stormkeeper.pacemaker.server.channels import RequestStream
 from stormkeeper.pacemaker.server.client_session import Policy
-from stormkeeper.pacemaker.wire import DEFAULT_MAX_SIZE, PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.decoder import PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.messages import DEFAULT_MAX_SIZE
 from support.sessions import POLICY, new_sessions
 
 SECRET = b"only for those who may read"

@@ -14,7 +14,7 @@ from stormkeeper.heartbeats.change_pages import (
     pages_of_part,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.wire import RESERVED_PATH, Changes, Message, MessageType, Pulse
+from stormkeeper.pacemaker.wire.messages import RESERVED_PATH, Changes, Message, MessageType, Pulse
 from stormkeeper.thrift.pacemaker import ServerInfo
 from stormkeeper.thrift.serialization import Compression, serialize
 from support.heartbeats import path

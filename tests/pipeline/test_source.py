@@ -13,7 +13,7 @@ from stormkeeper.daemon import spark as engine
 from stormkeeper.heartbeats.change_pages import Part
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.client_settings import of_texts
-from stormkeeper.pacemaker.wire import MessageType
+from stormkeeper.pacemaker.wire.messages import MessageType
 from stormkeeper.pipeline.source import Options, PacemakerReader
 from support.certificates import certificates, tls_conf
 from support.heartbeats import path, send

@@ -7,7 +7,9 @@ from random import Random
 import pytest
 
 from stormkeeper.conf import Address
-from stormkeeper.pacemaker.wire import Message, MessageType, PacemakerFrameSplitter, decode, encode
+from stormkeeper.pacemaker.wire.decoder import PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType
 from stormkeeper.simulation.process import Link
 from support.pacemaker import nobody
 from support.simulations import BEGIN, PERIOD_SECS, simulation

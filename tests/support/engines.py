@@ -10,15 +10,9 @@ from typing import Any, Self
 
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.server import pacemaker_server
-from stormkeeper.pacemaker.wire import (
-    DEFAULT_MAX_SIZE,
-    Message,
-    MessageType,
-    Pulse,
-    decode,
-    decode_request,
-    encode,
-)
+from stormkeeper.pacemaker.wire.decoder import decode, decode_request
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import DEFAULT_MAX_SIZE, Message, MessageType, Pulse
 from support.waiting import DEADLINE_SECS
 
 #: The engines that can be run here.

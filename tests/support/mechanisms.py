@@ -2,18 +2,9 @@
 
 from stormkeeper.errors import AuthenticationError
 from stormkeeper.pacemaker.client.connection_opener import Identity
-from stormkeeper.pacemaker.wire import Message, MessageType
-from stormkeeper.pacemaker.wire.decoder import (
-    read_control,
-    read_token,
-)
-from stormkeeper.pacemaker.wire.encoder import (
-    control_frame,
-    token_frame,
-)
-from stormkeeper.pacemaker.wire.messages import (
-    Control,
-)
+from stormkeeper.pacemaker.wire.decoder import read_control, read_token
+from stormkeeper.pacemaker.wire.encoder import control_frame, token_frame
+from stormkeeper.pacemaker.wire.messages import Control, Message, MessageType
 from support.scripted_pacemaker import answered
 
 

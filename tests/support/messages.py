@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from stormkeeper.pacemaker.wire import (
+from stormkeeper.pacemaker.wire.messages import (
     TOMBSTONE,
     Changes,
     ChangesRequest,

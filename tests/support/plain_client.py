@@ -2,26 +2,14 @@
 
 import socket
 
-from stormkeeper.pacemaker.wire import (
-    RESERVED_PATH,
-    Message,
-    MessageType,
-    PacemakerFrameSplitter,
-    Pulse,
-    decode,
-    encode,
-)
 from stormkeeper.pacemaker.wire.decoder import (
+    PacemakerFrameSplitter,
+    decode,
     read_control,
     read_token,
 )
-from stormkeeper.pacemaker.wire.encoder import (
-    control_frame,
-    token_frame,
-)
-from stormkeeper.pacemaker.wire.messages import (
-    Control,
-)
+from stormkeeper.pacemaker.wire.encoder import control_frame, encode, token_frame
+from stormkeeper.pacemaker.wire.messages import RESERVED_PATH, Control, Message, MessageType, Pulse
 from stormkeeper.thrift.pacemaker import ServerInfo
 from stormkeeper.thrift.serialization import deserialize
 from support.waiting import DEADLINE_SECS

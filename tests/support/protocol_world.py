@@ -9,16 +9,15 @@ from stormkeeper.pacemaker.client.protocol import (
     Send,
     Settle,
 )
-from stormkeeper.pacemaker.wire import (
+from stormkeeper.pacemaker.wire.decoder import PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import (
     Changes,
     ChangesRequest,
     Columns,
     Message,
     MessageType,
-    PacemakerFrameSplitter,
     Pulse,
-    decode,
-    encode,
 )
 
 

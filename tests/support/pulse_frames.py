@@ -1,13 +1,8 @@
 """Frames that send and get pulses, a stream of them, and the answers to that."""
 
-from stormkeeper.pacemaker.wire import (
-    Message,
-    MessageType,
-    PacemakerFrameSplitter,
-    Pulse,
-    decode,
-    encode,
-)
+from stormkeeper.pacemaker.wire.decoder import PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 
 
 def send(path, message_id=1, details=b"v"):

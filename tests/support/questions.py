@@ -4,7 +4,9 @@ from stormkeeper.errors import UnsupportedExtensionError
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.pulse_store import PulseStore
 from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerDescription
-from stormkeeper.pacemaker.wire import Message, decode, encode
+from stormkeeper.pacemaker.wire.decoder import decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message
 from support.scripted_pacemaker import answered
 
 

@@ -20,14 +20,9 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from stormkeeper.pacemaker.wire import (
-    Message,
-    MessageType,
-    PacemakerFrameSplitter,
-    Pulse,
-    decode,
-    encode,
-)
+from stormkeeper.pacemaker.wire.decoder import PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from support.waiting import DEADLINE_SECS
 
 #: Of a script that nothing ends: longer than anybody waits for what comes of it.

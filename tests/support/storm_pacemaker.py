@@ -31,18 +31,9 @@ from typing import Any, Self
 from stormkeeper import conf as configuration
 from stormkeeper.errors import AuthenticationError, StormkeeperError
 from stormkeeper.local import reservations
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, decode, encode
-from stormkeeper.pacemaker.wire.decoder import (
-    read_control,
-    read_token,
-)
-from stormkeeper.pacemaker.wire.encoder import (
-    control_frame,
-    token_frame,
-)
-from stormkeeper.pacemaker.wire.messages import (
-    Control,
-)
+from stormkeeper.pacemaker.wire.decoder import decode, read_control, read_token
+from stormkeeper.pacemaker.wire.encoder import control_frame, encode, token_frame
+from stormkeeper.pacemaker.wire.messages import Control, Message, MessageType, Pulse
 from stormkeeper.sasl import Mechanism, methods
 from support.waiting import DEADLINE_SECS
 

@@ -23,7 +23,13 @@ from stormkeeper.errors import (
     RemoteProtocolError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.wire import TOMBSTONE, ChangesRequest, Columns, Message, MessageType
+from stormkeeper.pacemaker.wire.messages import (
+    TOMBSTONE,
+    ChangesRequest,
+    Columns,
+    Message,
+    MessageType,
+)
 from stormkeeper.paths import WORKERBEATS
 
 if TYPE_CHECKING:

@@ -34,8 +34,9 @@ from stormkeeper.errors import (
 from stormkeeper.pacemaker.client.pacemaker_client import TRY_TIMEOUT, make_backoff
 from stormkeeper.pacemaker.client.pool import PacemakerPool, connect
 from stormkeeper.pacemaker.client.pool_writes import WRITE_DEADLINE, WriterPlacement
-from stormkeeper.pacemaker.wire import MessageType, PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.decoder import PacemakerFrameSplitter, decode
 from stormkeeper.pacemaker.wire.encoder import encode_acknowledgement, encode_pulse_around
+from stormkeeper.pacemaker.wire.messages import MessageType
 from stormkeeper.simulation import cluster
 from stormkeeper.simulation.cluster import Profile, SimulatedTopology
 from stormkeeper.simulation.model import SimulatedBeat, Simulation, Tell, Writer

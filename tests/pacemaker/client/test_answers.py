@@ -4,14 +4,8 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.pacemaker.client.protocol import fault_of, is_request, path_of, refusal, type_name
-from stormkeeper.pacemaker.wire import (
-    Changes,
-    ChangesRequest,
-    Message,
-    MessageType,
-    Pulse,
-    decode,
-)
+from stormkeeper.pacemaker.wire.decoder import decode
+from stormkeeper.pacemaker.wire.messages import Changes, ChangesRequest, Message, MessageType, Pulse
 from support.messages import columns_of
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "pacemaker.jsonl"

@@ -16,9 +16,8 @@ from stormkeeper.errors import (
 )
 from stormkeeper.pacemaker.client import PacemakerClient, connection_opener
 from stormkeeper.pacemaker.client.connection_opener import Dialer
-from stormkeeper.pacemaker.wire import Message, MessageType
 from stormkeeper.pacemaker.wire.encoder import control_frame, token_frame
-from stormkeeper.pacemaker.wire.messages import Control
+from stormkeeper.pacemaker.wire.messages import Control, Message, MessageType
 from support.leaks import nothing_left_behind
 from support.mechanisms import REMEDY, Digest, Fake, identity
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, hang, refusing

@@ -15,18 +15,14 @@ from stormkeeper.errors import (
     RemoteProtocolError,
 )
 from stormkeeper.pacemaker.client.connection_opener import ClientAuthentication
-from stormkeeper.pacemaker.wire import Message, MessageType, PacemakerFrameSplitter, Pulse, decode
 from stormkeeper.pacemaker.wire.decoder import (
+    PacemakerFrameSplitter,
+    decode,
     read_control,
     read_token,
 )
-from stormkeeper.pacemaker.wire.encoder import (
-    control_frame,
-    token_frame,
-)
-from stormkeeper.pacemaker.wire.messages import (
-    Control,
-)
+from stormkeeper.pacemaker.wire.encoder import control_frame, token_frame
+from stormkeeper.pacemaker.wire.messages import Control, Message, MessageType, Pulse
 from stormkeeper.sasl import SAME_METHOD
 from support.mechanisms import REMEDY, Fake, identity
 

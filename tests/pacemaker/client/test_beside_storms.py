@@ -12,14 +12,8 @@ from stormkeeper.errors import (
 from stormkeeper.pacemaker.client import pool_writes
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.pacemaker.client.pool import connect
-from stormkeeper.pacemaker.wire import Message, MessageType, encode
-from stormkeeper.pacemaker.wire.encoder import (
-    control_frame,
-    token_frame,
-)
-from stormkeeper.pacemaker.wire.messages import (
-    Control,
-)
+from stormkeeper.pacemaker.wire.encoder import control_frame, encode, token_frame
+from stormkeeper.pacemaker.wire.messages import Control, Message, MessageType
 from support.pacemaker import PacemakerProcess
 from support.plain_client import Client
 from support.pools import InOrder

@@ -24,7 +24,8 @@ from stormkeeper.errors import (
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.client_tls import TlsStream, client_contexts
 from stormkeeper.pacemaker.client.server_link import PacemakerConnection
-from stormkeeper.pacemaker.wire import Message, MessageType, encode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType
 from support.certificates import certificates, tls_conf
 from support.leaks import nothing_left_behind
 from support.mechanisms import Digest, identity

@@ -15,7 +15,8 @@ from stormkeeper.errors import (
 from stormkeeper.pacemaker.client import connection_opener
 from stormkeeper.pacemaker.client.connection_opener import ConnectionOpener
 from stormkeeper.pacemaker.client.server_link import PacemakerConnection, describe_error
-from stormkeeper.pacemaker.wire import Message, MessageType, encode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType
 from support.waiting import DEADLINE_SECS, until
 
 

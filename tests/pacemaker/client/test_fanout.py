@@ -16,7 +16,7 @@ from stormkeeper.errors import (
 from stormkeeper.pacemaker.client import PacemakerClient, pool_reads
 from stormkeeper.pacemaker.client.pool_reads import GRACE, ask_all
 from stormkeeper.pacemaker.client.server_reads import Round, one_request
-from stormkeeper.pacemaker.wire import ChangesRequest, Message, MessageType
+from stormkeeper.pacemaker.wire.messages import ChangesRequest, Message, MessageType
 from support.pacemaker import nobody
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, hang, honest, refusing
 from support.waiting import DEADLINE_SECS, until

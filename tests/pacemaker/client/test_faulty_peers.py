@@ -14,7 +14,8 @@ from stormkeeper.errors import (
     UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from support.pacemaker import nobody
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, hang, honest, refusing
 from support.waiting import DEADLINE_SECS, until

@@ -14,7 +14,8 @@ from stormkeeper.pacemaker.client.protocol import (
     InFlight,
     with_message_id,
 )
-from stormkeeper.pacemaker.wire import ChangesRequest, Message, MessageType, Pulse, encode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import ChangesRequest, Message, MessageType, Pulse
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 messages = st.one_of(

@@ -10,7 +10,7 @@ from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError
 from stormkeeper.pacemaker.client import PacemakerClient, pool_writes
 from stormkeeper.pacemaker.client.event_loop import ClientEventLoop
 from stormkeeper.pacemaker.client.pool_writes import MissedDeletes
-from stormkeeper.pacemaker.wire import Message, MessageType
+from stormkeeper.pacemaker.wire.messages import Message, MessageType
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, refusing
 from support.waiting import until
 

@@ -18,7 +18,7 @@ from stormkeeper.errors import (
     PacemakerUnavailableError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.wire import Message, MessageType
+from stormkeeper.pacemaker.wire.messages import Message, MessageType
 from support.leaks import nothing_left_behind
 from support.pacemaker import PacemakerProcess, nobody
 from support.proxy import Proxy

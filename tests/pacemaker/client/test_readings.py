@@ -10,7 +10,7 @@ from stormkeeper.pacemaker.client.pool_reads import (
     without_values,
 )
 from stormkeeper.pacemaker.client.server_reads import Heartbeat, ListedNames
-from stormkeeper.pacemaker.wire import TOMBSTONE
+from stormkeeper.pacemaker.wire.messages import TOMBSTONE
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
 

@@ -14,7 +14,7 @@ from stormkeeper.errors import PacemakerUnavailableError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.connection_opener import ClientAuthentication
 from stormkeeper.pacemaker.client.server_link import ServerLink
-from stormkeeper.pacemaker.wire import Message, MessageType
+from stormkeeper.pacemaker.wire.messages import Message, MessageType
 from support.mechanisms import Digest, identity
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 from support.waiting import until

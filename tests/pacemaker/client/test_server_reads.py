@@ -15,13 +15,7 @@ from stormkeeper.pacemaker.client.server_reads import (
 )
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.pulse_store import PulseStore
-from stormkeeper.pacemaker.wire import (
-    TOMBSTONE,
-    Changes,
-    Message,
-    MessageType,
-    Pulse,
-)
+from stormkeeper.pacemaker.wire.messages import TOMBSTONE, Changes, Message, MessageType, Pulse
 from support.messages import columns_of
 from support.questions import Clock, Java, Ours, ask
 from support.scripted_pacemaker import answered

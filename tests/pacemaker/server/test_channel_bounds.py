@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from stormkeeper.pacemaker.server.channels import ANSWER_BYTES
-from stormkeeper.pacemaker.wire import Message, MessageType, encode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType
 from support.engines import ENGINES, OpenSession, Rig, on_each
 from support.pulse_frames import ANSWERS, STREAM, get, ids, send
 

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from stormkeeper.pacemaker.server.channels import LINGER
-from stormkeeper.pacemaker.wire import Message, encode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message
 from support.engines import ENGINES, OpenSession, Rig, on_each
 from support.pulse_frames import ANSWERS, STREAM, get, ids, send
 from support.waiting import DEADLINE_SECS

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.server.channels import LATENCY_BOUNDS
-from stormkeeper.pacemaker.wire import Message, MessageType, decode, encode
+from stormkeeper.pacemaker.wire.decoder import decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType
 from support.engines import ENGINES, OpenSession, Rig, on_each
 from support.pulse_frames import ANSWERS, STREAM, get, ids, send
 

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.server.client_session import ClientSession
-from stormkeeper.pacemaker.wire import (
+from stormkeeper.pacemaker.wire.decoder import PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import (
     RESERVED_PATH,
     ChangesRequest,
     Message,
     MessageType,
-    PacemakerFrameSplitter,
     Pulse,
-    decode,
-    encode,
 )
 from stormkeeper.sasl import SAME_METHOD
 from support.engines import ENGINES, Rig

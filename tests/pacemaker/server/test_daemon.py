@@ -15,14 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stormkeeper.pacemaker.wire import (
+from stormkeeper.pacemaker.wire.decoder import decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import (
     RESERVED_PATH,
     ChangesRequest,
     Message,
     MessageType,
     Pulse,
-    decode,
-    encode,
 )
 from stormkeeper.thrift.pacemaker import ServerInfo
 from stormkeeper.thrift.serialization import deserialize

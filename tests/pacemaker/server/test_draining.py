@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from support.certificates import certificates, tls_conf
 from support.engines import ENGINES
 from support.pacemaker import PacemakerProcess

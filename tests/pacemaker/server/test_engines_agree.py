@@ -13,13 +13,13 @@ from stormkeeper.pacemaker.server.pulse_store import PulseStore
 from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerDescription
 from stormkeeper.pacemaker.server.server_status import EventCounts
 from stormkeeper.pacemaker.server.store_limits import StoreLimits
-from stormkeeper.pacemaker.wire import (
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import (
     RESERVED_PATH,
     ChangesRequest,
     Message,
     MessageType,
     Pulse,
-    encode,
 )
 from support.engines import ENGINES, Rig
 from support.messages import golden_frames

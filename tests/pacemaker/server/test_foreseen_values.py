@@ -9,7 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, decode, encode
+from stormkeeper.pacemaker.wire.decoder import decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from support.engines import ENGINES, Rig, on_each
 from support.pulse_frames import get, send
 

@@ -8,14 +8,9 @@ import sys
 
 import pytest
 
-from stormkeeper.pacemaker.wire import (
-    Message,
-    MessageType,
-    PacemakerFrameSplitter,
-    Pulse,
-    decode,
-    encode,
-)
+from stormkeeper.pacemaker.wire.decoder import PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from support.engines import ENGINES, Rig, on_each
 
 SIZES = (0, 10, 8_191, 8_192, 8_193, 29_696, 300_000)

@@ -8,7 +8,8 @@ from statistics import median
 import pytest
 
 from stormkeeper.pacemaker.server.channels import SHORT
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from support.engines import ENGINES, OpenSession, Rig, on_each
 
 #: Seconds that a long request takes here.

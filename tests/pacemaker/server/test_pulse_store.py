@@ -12,9 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stormkeeper.pacemaker.server.pulse_index import Census
 from stormkeeper.pacemaker.server.pulse_store import PulseStore
 from stormkeeper.pacemaker.server.store_limits import LimitError, StoreLimits
-from stormkeeper.pacemaker.wire.encoder import (
-    encode_changes,
-)
+from stormkeeper.pacemaker.wire.encoder import encode_changes
 from support.indexes import INDEXES
 
 paths = st.lists(st.sampled_from([b"", b"a", b"a!", b"b"]), min_size=1, max_size=3).map(b"/".join)

@@ -17,7 +17,7 @@ from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.server import pacemaker_server
 from stormkeeper.pacemaker.server.pacemaker_server import PacemakerServer
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from stormkeeper.sasl import methods
 from support.certificates import certificates, tls_conf
 from support.engines import ENGINES

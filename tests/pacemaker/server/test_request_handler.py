@@ -11,17 +11,17 @@ from stormkeeper.pacemaker.server.request_handler import (
     ServerDescription,
 )
 from stormkeeper.pacemaker.server.store_limits import StoreLimits
-from stormkeeper.pacemaker.wire import (
+from stormkeeper.pacemaker.wire.binary import STRING, STRUCT
+from stormkeeper.pacemaker.wire.decoder import decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import (
     RESERVED_PATH,
     TOMBSTONE,
     ChangesRequest,
     Message,
     MessageType,
     Pulse,
-    decode,
-    encode,
 )
-from stormkeeper.pacemaker.wire.binary import STRING, STRUCT
 from stormkeeper.thrift.pacemaker import ServerInfo
 from stormkeeper.thrift.serialization import deserialize
 from support.messages import field, golden_frames, rows_of, string

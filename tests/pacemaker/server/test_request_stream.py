@@ -5,14 +5,9 @@ from hypothesis import strategies as st
 
 from stormkeeper.pacemaker.server.channels import RequestStream
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
-from stormkeeper.pacemaker.wire import (
-    Message,
-    MessageType,
-    PacemakerFrameSplitter,
-    Pulse,
-    decode,
-    encode,
-)
+from stormkeeper.pacemaker.wire.decoder import PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from support.engines import OpenSession
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from support.engines import Rig, on_each
 
 PATH = b"/workerbeats/a/1"

@@ -17,20 +17,14 @@ from puresasl.client import SASLClient
 from stormkeeper.conf import defaults
 from stormkeeper.errors import UntrustedServerError
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.wire import (
+from stormkeeper.pacemaker.wire.encoder import control_frame, encode, token_frame
+from stormkeeper.pacemaker.wire.messages import (
     RESERVED_PATH,
     ChangesRequest,
+    Control,
     Message,
     MessageType,
     Pulse,
-    encode,
-)
-from stormkeeper.pacemaker.wire.encoder import (
-    control_frame,
-    token_frame,
-)
-from stormkeeper.pacemaker.wire.messages import (
-    Control,
 )
 from stormkeeper.sasl import methods
 from support.certificates import certificates, tls_conf

@@ -7,14 +7,8 @@ from functools import partial
 import pytest
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire import Message, encode
-from stormkeeper.pacemaker.wire.encoder import (
-    control_frame,
-    token_frame,
-)
-from stormkeeper.pacemaker.wire.messages import (
-    Control,
-)
+from stormkeeper.pacemaker.wire.encoder import control_frame, encode, token_frame
+from stormkeeper.pacemaker.wire.messages import Control, Message
 from stormkeeper.sasl.digest_md5 import DigestServer
 from support.sessions import ADDRESS, HELLO, POLICY, RIGHT, Password, new_sessions, opened
 from support.vectors import load

@@ -9,7 +9,9 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.server import server_tls
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, decode, encode
+from stormkeeper.pacemaker.wire.decoder import decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from support.certificates import certificates, tls_conf
 from support.engines import ENGINES, OpenSession, Rig
 

@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire import Changes, Columns, Message, decode, decoder, encode
+from stormkeeper.pacemaker.wire import decoder
+from stormkeeper.pacemaker.wire.decoder import decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Changes, Columns, Message
 from stormkeeper.thrift import pacemaker as thrift
 from support import reference_codec
 from support.messages import change as change_of

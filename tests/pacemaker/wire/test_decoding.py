@@ -16,14 +16,8 @@ from stormkeeper.pacemaker.wire.decoder import (
     decode_request,
     match_exact_shape,
 )
-from stormkeeper.pacemaker.wire.encoder import (
-    encode,
-)
-from stormkeeper.pacemaker.wire.messages import (
-    Message,
-    MessageType,
-    Pulse,
-)
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from support.messages import field, golden_frames, i32, messages, string
 
 UNKNOWN = field(MAP, 9, bytes([STRING, I32]) + i32(1) + string("later") + i32(1))

@@ -5,9 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import LocalProtocolError
-from stormkeeper.pacemaker.wire.decoder import (
-    decode,
-)
+from stormkeeper.pacemaker.wire.decoder import decode
 from stormkeeper.pacemaker.wire.encoder import (
     CHANGE_OVERHEAD,
     CHANGES_OVERHEAD,
@@ -21,12 +19,7 @@ from stormkeeper.pacemaker.wire.encoder import (
     encode_pulse_answer,
     encode_pulse_around,
 )
-from stormkeeper.pacemaker.wire.messages import (
-    Changes,
-    Message,
-    MessageType,
-    Pulse,
-)
+from stormkeeper.pacemaker.wire.messages import Changes, Message, MessageType, Pulse
 from support.messages import (
     Change,
     columns,

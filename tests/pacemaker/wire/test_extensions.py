@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from thriftpy2.transport import TMemoryBuffer
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire.decoder import (
-    read_extensions,
-)
+from stormkeeper.pacemaker.wire.decoder import read_extensions
 from stormkeeper.thrift.pacemaker import ServerInfo
 
 

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire.decoder import (
-    PacemakerFrameSplitter,
-)
+from stormkeeper.pacemaker.wire.decoder import PacemakerFrameSplitter
 
 
 def frame(payload: bytes) -> bytes:

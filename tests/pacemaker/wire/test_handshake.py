@@ -5,19 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import LocalProtocolError, RemoteProtocolError
-from stormkeeper.pacemaker.wire import Message, MessageType, decode
-from stormkeeper.pacemaker.wire.decoder import (
-    read_control,
-    read_token,
-)
-from stormkeeper.pacemaker.wire.encoder import (
-    control_frame,
-    token_frame,
-)
-from stormkeeper.pacemaker.wire.messages import (
-    MAX_TOKEN,
-    Control,
-)
+from stormkeeper.pacemaker.wire.decoder import decode, read_control, read_token
+from stormkeeper.pacemaker.wire.encoder import control_frame, token_frame
+from stormkeeper.pacemaker.wire.messages import MAX_TOKEN, Control, Message, MessageType
 from support.messages import i32
 from support.vectors import load
 

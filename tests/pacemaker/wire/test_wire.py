@@ -6,16 +6,15 @@ from hypothesis import strategies as st
 from thriftpy2.protocol.cybin import TCyBinaryProtocolFactory
 from thriftpy2.utils import deserialize, serialize
 
-from stormkeeper.pacemaker.wire import (
+from stormkeeper.pacemaker.wire.decoder import PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import (
     Changes,
     ChangesRequest,
     Columns,
     Message,
     MessageType,
-    PacemakerFrameSplitter,
     Pulse,
-    decode,
-    encode,
 )
 from stormkeeper.thrift import pacemaker as thrift
 from support.messages import change, columns_of, golden_frames, messages, rows_of

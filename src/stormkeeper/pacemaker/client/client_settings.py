@@ -12,7 +12,7 @@ from stormkeeper.conf import Address, Conf
 from stormkeeper.pacemaker.client import client_tls
 from stormkeeper.pacemaker.client.connection_opener import Identity
 from stormkeeper.pacemaker.client.pacemaker_client import PacemakerClient
-from stormkeeper.pacemaker.wire import DEFAULT_MAX_SIZE
+from stormkeeper.pacemaker.wire.messages import DEFAULT_MAX_SIZE
 from stormkeeper.tls_files import Contexts
 
 if TYPE_CHECKING:

@@ -45,10 +45,9 @@ from stormkeeper.names import host_port
 from stormkeeper.pacemaker.client.client_tls import TlsStream
 from stormkeeper.pacemaker.client.event_loop import run_in_thread
 from stormkeeper.pacemaker.client.server_link import PacemakerConnection, describe_error
-from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, encode
 from stormkeeper.pacemaker.wire.decoder import read_control, read_token
-from stormkeeper.pacemaker.wire.encoder import control_frame, token_frame
-from stormkeeper.pacemaker.wire.messages import Control
+from stormkeeper.pacemaker.wire.encoder import control_frame, encode, token_frame
+from stormkeeper.pacemaker.wire.messages import RESERVED_PATH, Control, Message, MessageType
 from stormkeeper.sasl import SAME_METHOD, Mechanism
 from stormkeeper.tls_files import Contexts
 

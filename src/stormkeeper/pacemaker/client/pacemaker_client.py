@@ -33,7 +33,8 @@ from stormkeeper.pacemaker.client.protocol import (
 )
 from stormkeeper.pacemaker.client.server_link import ServerLink
 from stormkeeper.pacemaker.client.server_reads import java_pulses, server_info_of
-from stormkeeper.pacemaker.wire import (
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import (
     DEFAULT_MAX_SIZE,
     RESERVED_PATH,
     Changes,
@@ -41,7 +42,6 @@ from stormkeeper.pacemaker.wire import (
     Message,
     MessageType,
     Pulse,
-    encode,
 )
 from stormkeeper.tls_files import Contexts
 

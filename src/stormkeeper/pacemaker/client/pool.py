@@ -49,7 +49,7 @@ from stormkeeper.pacemaker.client.server_reads import (
     names_below,
     one_request,
 )
-from stormkeeper.pacemaker.wire import Message, MessageType
+from stormkeeper.pacemaker.wire.messages import Message, MessageType
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo

@@ -45,7 +45,7 @@ from stormkeeper.pacemaker.client.server_reads import (
     Round,
     ServerContents,
 )
-from stormkeeper.pacemaker.wire import TOMBSTONE, Message
+from stormkeeper.pacemaker.wire.messages import TOMBSTONE, Message
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo

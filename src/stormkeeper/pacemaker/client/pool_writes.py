@@ -38,7 +38,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.pacemaker.client.event_loop import ClientEventLoop
 from stormkeeper.pacemaker.client.pacemaker_client import PacemakerClient
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 
 log = logging.getLogger("stormkeeper.pacemaker.client.pool")
 

@@ -33,9 +33,15 @@ from stormkeeper.errors import (
     StormkeeperError,
     UnsupportedExtensionError,
 )
-from stormkeeper.pacemaker.wire import RESERVED_PATH, VERBS, Message, MessageType, encode
 from stormkeeper.pacemaker.wire.decoder import read_extensions
-from stormkeeper.pacemaker.wire.messages import listing_ends_java
+from stormkeeper.pacemaker.wire.encoder import encode
+from stormkeeper.pacemaker.wire.messages import (
+    RESERVED_PATH,
+    VERBS,
+    Message,
+    MessageType,
+    listing_ends_java,
+)
 
 NEVER: Final = float("inf")
 

@@ -35,8 +35,8 @@ from stormkeeper.pacemaker.client.protocol import (
     LinkState,
     Send,
 )
-from stormkeeper.pacemaker.wire import Message, MessageType, PacemakerFrameSplitter, decode
-from stormkeeper.pacemaker.wire.messages import Control
+from stormkeeper.pacemaker.wire.decoder import PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.messages import Control, Message, MessageType
 
 log = logging.getLogger(__name__)
 

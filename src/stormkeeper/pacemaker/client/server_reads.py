@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import RemoteProtocolError, SerializationError, UnsupportedExtensionError
-from stormkeeper.pacemaker.wire import (
+from stormkeeper.pacemaker.wire.messages import (
     RESERVED_PATH,
     Changes,
     ChangesRequest,
     Message,
     MessageType,
     Pulse,
+    listing_ends_java,
 )
-from stormkeeper.pacemaker.wire.messages import listing_ends_java
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo

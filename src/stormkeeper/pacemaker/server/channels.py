@@ -28,8 +28,8 @@ from typing import Any, Final, Protocol
 
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.server.client_session import ClientSession
-from stormkeeper.pacemaker.wire import AUTHENTICATING, VERBS, MessageType
 from stormkeeper.pacemaker.wire.decoder import bad_length
+from stormkeeper.pacemaker.wire.messages import AUTHENTICATING, VERBS, MessageType
 from stormkeeper.thrift.framing import FrameQueue
 
 _log = logging.getLogger(__name__)

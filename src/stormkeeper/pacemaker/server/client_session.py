@@ -29,26 +29,20 @@ from stormkeeper.names import host_port
 from stormkeeper.pacemaker.server import server_tls
 from stormkeeper.pacemaker.server.request_handler import RequestHandler, RequestRefusedError
 from stormkeeper.pacemaker.server.server_status import READ, WRITE, EventCounts
-from stormkeeper.pacemaker.wire import (
-    AUTHENTICATING,
-    RESERVED_PATH,
-    VERBS,
-    Message,
-    MessageType,
-    decode_request,
-)
 from stormkeeper.pacemaker.wire.decoder import (
+    decode_request,
     match_exact_shape,
     read_control,
     read_token,
 )
-from stormkeeper.pacemaker.wire.encoder import (
-    control_frame,
-    encode_acknowledgement,
-    token_frame,
-)
+from stormkeeper.pacemaker.wire.encoder import control_frame, encode_acknowledgement, token_frame
 from stormkeeper.pacemaker.wire.messages import (
+    AUTHENTICATING,
+    RESERVED_PATH,
+    VERBS,
     Control,
+    Message,
+    MessageType,
 )
 from stormkeeper.sasl import SAME_METHOD, Mechanism, credentials, methods
 from stormkeeper.sasl.jaas import login, login_file

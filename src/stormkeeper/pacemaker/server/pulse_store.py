@@ -13,16 +13,13 @@ from typing import Final, NamedTuple
 
 from stormkeeper.pacemaker.server.pulse_index import Directory, PulseEntry, PulseIndex
 from stormkeeper.pacemaker.server.store_limits import Expiry, LimitError, StoreLimits, shown
-from stormkeeper.pacemaker.wire import (
+from stormkeeper.pacemaker.wire.encoder import (
     CHANGE_OVERHEAD,
     CHANGES_OVERHEAD,
-    DEFAULT_MAX_SIZE,
     SIZE_OVERHEAD,
     SIZES_OVERHEAD,
-    TOMBSTONE,
-    Changes,
-    Columns,
 )
+from stormkeeper.pacemaker.wire.messages import DEFAULT_MAX_SIZE, TOMBSTONE, Changes, Columns
 
 #: A millisecond's work, some 340 pulses of 3 KiB.
 PAGE_BYTES: Final = 1_048_576

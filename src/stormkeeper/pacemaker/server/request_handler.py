@@ -12,30 +12,25 @@ from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
 from stormkeeper.pacemaker.server.pulse_store import PulseStore
 from stormkeeper.pacemaker.server.server_status import READ, WRITE
 from stormkeeper.pacemaker.server.store_limits import LimitError, shown
-from stormkeeper.pacemaker.wire import (
-    AUTHENTICATING,
-    DEFAULT_MAX_SIZE,
+from stormkeeper.pacemaker.wire.binary import STRING, i64_field, list_header, text_field
+from stormkeeper.pacemaker.wire.decoder import decode_request, match_exact_shape
+from stormkeeper.pacemaker.wire.encoder import (
     PULSE_OVERHEAD,
     RECORDS_OVERHEAD,
-    RESERVED_PATH,
-    VERBS,
-    Message,
-    MessageType,
-    Pulse,
-    decode_request,
     encode,
-)
-from stormkeeper.pacemaker.wire.binary import STRING, i64_field, list_header, text_field
-from stormkeeper.pacemaker.wire.decoder import (
-    match_exact_shape,
-)
-from stormkeeper.pacemaker.wire.encoder import (
     encode_acknowledgement,
     encode_changes,
     encode_pulse_answer,
 )
 from stormkeeper.pacemaker.wire.messages import (
+    AUTHENTICATING,
+    DEFAULT_MAX_SIZE,
+    RESERVED_PATH,
     SIZES,
+    VERBS,
+    Message,
+    MessageType,
+    Pulse,
 )
 
 EXTENSIONS: Final = ("changes", "held", "deleted", SIZES)

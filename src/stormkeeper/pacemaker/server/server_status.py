@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
-from stormkeeper.pacemaker.wire import VERBS, MessageType
+from stormkeeper.pacemaker.wire.messages import VERBS, MessageType
 
 # prometheus-client takes 0.3 s and 5 MB, saved without an HTTP endpoint.
 if TYPE_CHECKING:

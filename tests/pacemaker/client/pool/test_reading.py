@@ -9,7 +9,7 @@ import pytest
 
 from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.wire import MessageType
+from stormkeeper.pacemaker.wire.messages import MessageType
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
 from support.pacemaker import nobody

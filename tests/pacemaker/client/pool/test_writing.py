@@ -12,7 +12,7 @@ from stormkeeper.errors import LocalProtocolError, NotAuthorizedError, Pacemaker
 from stormkeeper.pacemaker.client import pool_writes
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.pacemaker.wire import MessageType
+from stormkeeper.pacemaker.wire.messages import MessageType
 from support.pacemaker import PacemakerProcess, nobody
 from support.pools import TRY, InOrder, address, timed
 from support.scripted_pacemaker import (

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from stormkeeper.errors import PacemakerUnavailableError, RemoteProtocolError, StormkeeperError
 from stormkeeper.pacemaker.client import protocol
 from stormkeeper.pacemaker.client.protocol import LinkState
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from support.protocol_world import World
 
 paths = st.sampled_from(["/a", "/a/b", "/a/c", "/b"])

@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper.errors import PacemakerClosedError, PacemakerUnavailableError
 from stormkeeper.pacemaker.client.protocol import LinkState
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from support.protocol_world import World
 
 # --- the normal course ----------------------------------------------------------------------------

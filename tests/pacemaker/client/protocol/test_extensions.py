@@ -8,7 +8,7 @@ from stormkeeper.errors import (
     RemoteProtocolError,
     UnsupportedExtensionError,
 )
-from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, Pulse
+from stormkeeper.pacemaker.wire.messages import RESERVED_PATH, Message, MessageType, Pulse
 
 TOLD_CHANGES = b"\x0f\x00\x04\x0b\x00\x00\x00\x01\x00\x00\x00\x07changes\x00"
 

@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError, RemoteProtocolError
 from stormkeeper.pacemaker.client.protocol import WrongAnswerError
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
+from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 
 # --- failures -------------------------------------------------------------------------------------
 
