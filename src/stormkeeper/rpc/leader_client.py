@@ -170,12 +170,13 @@ class LeaderClient:
         reasons: dict[str, str] = {}
         is_electing = False
         for number in range(self._rounds + 1):
-            client, failures = first_of(
+            race = first_of(
                 [partial(self._ask, address, deadline) for _, address in self._seeds],
                 head_start=self._head_start,
                 deadline=deadline,
                 give_back=ServiceClient.close,
             )
+            client, failures = race
             if client is not None:
                 return client
             for (seed, address), error in zip(self._seeds, failures, strict=True):

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from types import SimpleNamespace
 
 from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.server import asyncio_channels, pacemaker_server
@@ -67,7 +68,7 @@ def test_an_expiry_that_fails_half_way_is_begun_anew(monkeypatch):
                 again.set()
             return len(asked) == 1
 
-        monkeypatch.setattr(server.store, "expire", expire)
+        monkeypatch.setattr(server.store, "expiry", SimpleNamespace(expire=expire))
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.setblocking(False)
             server.start(listener)

@@ -112,7 +112,7 @@ def test_the_changes_of_a_small_part_are_looked_for_in_that_part(store, monkeypa
     expected = [path for path in expected if path == b"/w/t7" or path.startswith(b"/w/t7/")]
     assert len(expected) == 21
     with monkeypatch.context() as patched:
-        patched.setattr(PulseStore, "_in_order", lambda *_: pytest.fail("looked at all"))
+        patched.setattr(PulseStore, "_batches", lambda *_: pytest.fail("looked at all"))
         for after in (0, 600):
             page = store.changes(b"/w/t7/", after)
             wanted = [path for path in expected if store.index.entry(path).revision > after]
