@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -164,6 +165,9 @@ def _left(deadline: float) -> float:
     return left
 
 
+_Candidate = tuple[socket.AddressFamily, tuple[Any, ...]]
+
+
 def in_words(error: OSError) -> str:
     if isinstance(error, socket.gaierror):  # has other error numbers
         return f"the host's name could not be looked up: {error.strerror}"
@@ -180,11 +184,11 @@ def connect(address: Address, timeout: float) -> socket.socket:
     deadline = time.monotonic() + timeout
     error: OSError = OSError(errno.EADDRNOTAVAIL, "no address to connect to")
     try:
-        found = _look_up(address)
-        for tried, (family, place) in enumerate(found):
+        candidates = _look_up(address, deadline)
+        for tried, candidate in enumerate(candidates):
             left = max(0.001, deadline - time.monotonic())
             try:
-                return _connect(family, place, left / (len(found) - tried))
+                return _connect(candidate, left / (len(candidates) - tried))
             except OSError as reason:
                 error = reason
     except OSError as reason:
@@ -192,7 +196,8 @@ def connect(address: Address, timeout: float) -> socket.socket:
     raise RpcUnavailableError(f"{address}: {in_words(error)}") from error
 
 
-def _connect(family: int, place: tuple[Any, ...], timeout: float) -> socket.socket:
+def _connect(candidate: _Candidate, timeout: float) -> socket.socket:
+    family, place = candidate
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout)
@@ -215,10 +220,37 @@ def _check_is_another(connection: socket.socket) -> None:
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
 
-def _look_up(address: Address) -> list[tuple[int, tuple[Any, ...]]]:
-    """Return families and addresses of a host; raises only `OSError`."""
+def _look_up(address: Address, deadline: float) -> list[_Candidate]:
+    """Return the addresses of a host; raises only `OSError`."""
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        return _resolve(address, socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass
+    # A thread waits, as the resolver has no timeout.
+    found: list[list[_Candidate] | OSError] = []
+
+    def look_up() -> None:
+        try:
+            found.append(_resolve(address, 0))
+        except OSError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=look_up, name=f"rpc-lookup-{address.host}", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # the system's limit of threads
+        raise OSError(errno.EAGAIN, f"no thread to look up its name: {error}") from error
+    thread.join(max(0.0, deadline - time.monotonic()))
+    if not found:
+        raise OSError(errno.ETIMEDOUT, "its name was not looked up in time")
+    if isinstance(found[0], OSError):
+        raise found[0]
+    return found[0]
+
+
+def _resolve(address: Address, flags: int) -> list[_Candidate]:
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
     except UnicodeError as error:
         # An empty or too long label.
         raise socket.gaierror(socket.EAI_NONAME, f"no host name: {error}") from error
