@@ -42,8 +42,8 @@ def test_a_script_without_a_topology_is_not_run(script, tmp_path):
 
 
 def test_a_script_that_starts_nothing_is_refused(script):
-    with pytest.raises(TopologyError, match=r"job\.py defines no Topology and starts no"):
-        describe(script("print('a batch')\n"))
+    with pytest.raises(TopologyError, match=r"job\.py only defines functions"):
+        describe(script("def start(frame):\n    frame.writeStream.start()\n"))
 
 
 def test_source_fault_is_reported_before_the_run(script):

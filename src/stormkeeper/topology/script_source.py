@@ -14,12 +14,20 @@ import itertools
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from stormkeeper.errors import TopologyError
 from stormkeeper.topology import faults
-from stormkeeper.topology.declared_topology import FaultError, check_described, mentioned
+from stormkeeper.topology.declared_topology import (
+    FaultError,
+    bound,
+    chain,
+    check_described,
+    made_of,
+    mentioned,
+    within,
+)
 
 #: A script imports `Topology` from these.
 MODULES = ("stormkeeper.topology", "stormkeeper.topology.topology")
@@ -352,9 +360,28 @@ _DYNAMIC = frozenset(
 )
 _OF_THE_JVM = ("_j", "_gateway", "_sc")
 
+#: Their functions call nothing of the script that is not passed to them.
+_HARMLESS = frozenset(
+    {"collections", "dataclasses", "datetime", "decimal", "enum", "logging", "os", "pathlib"}
+    | {"pyspark", "re", "typing"}
+)
+_HARMLESS_CALLS = frozenset({"dict", "float", "frozenset", "int", "list", "set", "str", "tuple"})
+_HARMLESS_DECORATORS = frozenset({"classmethod", "property", "staticmethod"})
+#: Run only if a class or its object is used explicitly.
+_HARMLESS_METHODS = frozenset(
+    {"__call__", "__enter__", "__eq__", "__exit__", "__hash__", "__init__", "__post_init__"}
+    | {"__repr__", "__str__"}
+)
+_DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+#: May run code of the script without a visible call.
+_RUNNING = (
+    *(ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.AugAssign, ast.Assert),
+    *(ast.Raise, ast.Match, ast.Delete, ast.comprehension),
+)
+
 
 def check_starts(script: Path, py_files: Sequence[Path] = ()) -> None:
-    """Raise `TopologyError` for a script without any name that starts a query; see `check`.
+    """Raise `TopologyError` for a script that certainly starts nothing; see `check`.
 
     Scripts with this package, with modules from elsewhere, or with computed names pass.
     """
@@ -367,6 +394,12 @@ def check_starts(script: Path, py_files: Sequence[Path] = ()) -> None:
         return
     if not any(map(_may_stream, trees)):
         raise TopologyError(faults.starts_nothing(script))
+    harmless = {package for package in _HARMLESS if not modules.brings(package)}
+    if all(_only_defines(tree, harmless) for tree in trees):
+        raise TopologyError(
+            f"{script} only defines functions and classes: nothing starts when it is run. Call at"
+            " its end what starts the streaming query, or submit the script that does"
+        )
 
 
 def _is_harmless(name: str, modules: Modules) -> bool:
@@ -384,3 +417,47 @@ def _may_stream(tree: ast.Module) -> bool:
         or any(name.startswith(_OF_THE_JVM) for name in names)
         or any(isinstance(text, str) and _STARTS[0] in text for text in texts)
     )
+
+
+def _only_defines(tree: ast.Module, harmless: Collection[str]) -> bool:
+    parts = [*within(tree.body)]
+    imported = [node for node in parts if isinstance(node, ast.Import | ast.ImportFrom)]
+    theirs = {
+        *bound(alias for node in imported for alias in node.names if _is_of(node, alias, harmless))
+    }
+    defined = [node for node in ast.walk(tree) if isinstance(node, _DEFINING)]
+    brought = {*bound(alias for node in imported for alias in node.names)} - theirs
+    own = made_of({node.name for node in defined} | brought, tree.body)
+    if any(_is_special(node.name) for node in defined) or _STARTS[0] in mentioned(parts):
+        return False
+    for part in parts:
+        if isinstance(part, _RUNNING):
+            return False
+        if isinstance(part, ast.ClassDef) and part.keywords:
+            return False
+        if isinstance(part, _DEFINING) and not all(
+            chain(decorator)[0] in theirs | _HARMLESS_DECORATORS
+            for decorator in part.decorator_list
+        ):
+            return False
+        if isinstance(part, ast.Call) and not (
+            chain(part)[0] in theirs | _HARMLESS_CALLS
+            and own.isdisjoint(mentioned(_given_to(part)))
+        ):
+            return False
+    return True
+
+
+def _is_of(node: ast.Import | ast.ImportFrom, alias: ast.alias, packages: Collection[str]) -> bool:
+    if isinstance(node, ast.Import):
+        return alias.name.partition(".")[0] in packages
+    return not node.level and (node.module or "").partition(".")[0] in packages
+
+
+def _given_to(call: ast.Call) -> Iterator[ast.AST]:
+    for argument in (*call.args, *call.keywords):
+        yield from ast.walk(argument)
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name not in _HARMLESS_METHODS
