@@ -165,6 +165,14 @@ class AccessDeniedError(StateError):
     """A node's ACL denies access; the message names our identity."""
 
 
+class ChangedMeanwhileError(StateError):
+    """What a write was decided from has changed: nothing was written, so decide again."""
+
+
+class UnsupportedByServerError(StateError):
+    """The server of the cluster's state is too old for a request."""
+
+
 class StateAuthenticationError(StateError):
     """The store refused our authentication."""
 

@@ -41,7 +41,14 @@ from stormkeeper.state.storage import (
     VersionedData,
     check_paths,
 )
-from stormkeeper.state.watches import ArmedWatches, Callbacks, NodeChanges, NodeWatch, WatchKind
+from stormkeeper.state.watches import (
+    ArmedWatches,
+    Callbacks,
+    NodeChanges,
+    NodeWatch,
+    TreeObservers,
+    WatchKind,
+)
 from support.memory_tree import Event, MemoryTree, Node, apply_all
 
 T = TypeVar("T")
@@ -105,6 +112,7 @@ class MemoryState(ClusterState):
         self._connection = ConnectionState.CONNECTED
         self._closed = False
         self._armed = ArmedWatches()
+        self._observers = TreeObservers()
         self._registrations: dict[str, bytes] = {}
         # Those that could not be made again, and others that are none any more.
         self._unregistered: set[str] = set()
@@ -173,11 +181,17 @@ class MemoryState(ClusterState):
         with self._reading(*paths) as tree:
             return [self._read(tree, path, watch) for path in paths]
 
-    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+    def stat_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeStat | None]:
+        """See `StateReader.stat_many`."""
+        found = self.read_many(paths, watch)
+        return [None if one is None else one.stat for one in found]
+
+    def children_many(self, paths: Sequence[str], watch: bool = False) -> list[list[str] | None]:
         """See `StateReader.children_many`."""
         with self._reading(*paths) as tree:
-            nodes = [tree.find(path) for path in paths]
-            return [None if node is None else sorted(node.children) for node in nodes]
+            return [
+                None if tree.find(path) is None else self._list(tree, path, watch) for path in paths
+            ]
 
     def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
         """See `StateReader.children_data`."""
@@ -244,6 +258,16 @@ class MemoryState(ClusterState):
                     self._registrations.pop(operation.path, None)
             return results
 
+    def watch_tree(self, path: str, observer: EventCallback) -> bool:
+        """See `StateReader.watch_tree`."""
+        with self._reading(path):
+            self._observers.add(path, observer)
+            return self._server.has_tree_watches
+
+    def unwatch_tree(self, path: str, observer: EventCallback) -> None:
+        """See `StateReader.unwatch_tree`."""
+        self._observers.remove(path, observer)
+
     def sync_path(self, path: str) -> None:
         """See `ClusterState.sync_path`."""
         with self._reading(path):
@@ -282,11 +306,18 @@ class MemoryState(ClusterState):
         """Take on a connection state, and tell it."""
         self._connection = state
         self._callbacks.queue_connection(state)
+        if state is not ConnectionState.CONNECTED:
+            self._observers.notify_missed()
 
     def hear(self, event: Event) -> None:
         """Tell an event if a watch was left for it, unless the session is cut off."""
-        connected = self._connection is ConnectionState.CONNECTED and not self.ended
-        if connected and self._armed.fire(*event):
+        if self._connection is not ConnectionState.CONNECTED or self.ended:
+            return
+        is_tree_event = event.type is not EventType.NODE_CHILDREN_CHANGED
+        is_fired = self._armed.fire(*event)
+        if is_fired or (self._server.has_tree_watches and is_tree_event):
+            self._observers.notify(*event)
+        if is_fired:
             self._callbacks.queue_event(*event)
 
     def reconnect(self) -> None:
@@ -327,6 +358,7 @@ class MemoryState(ClusterState):
             event = self._armed.missed(watch, _seen(self._server.tree.find(watch.path)))
             if event is not None:
                 self._armed.fire(event, watch.path)
+                self._observers.notify(event, watch.path)
                 self._callbacks.queue_event(event, watch.path)
 
     def _look(self, path: str, watch: bool) -> NodeData | None:
@@ -416,6 +448,8 @@ class MemoryEnsemble:
         under the ensemble's lock. What a write asked for is told, not each step of it: of
         ``mkdirs`` a `Create`, of ``delete_node`` a `Delete`. The nodes that go with a session are
         not told.
+    has_tree_watches
+        Whether watches of whole trees exist, as since ZooKeeper 3.6.
 
     Examples
     --------
@@ -428,7 +462,14 @@ class MemoryEnsemble:
     created /storms
     """
 
-    def __init__(self, *, inline: bool = False, on_commit: CommitListener | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        inline: bool = False,
+        on_commit: CommitListener | None = None,
+        has_tree_watches: bool = True,
+    ) -> None:
+        self.has_tree_watches = has_tree_watches
         self.lock = threading.RLock()
         self.tree = MemoryTree()
         self._inline = inline

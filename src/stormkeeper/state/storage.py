@@ -225,14 +225,29 @@ class StateReader(Protocol):
         Takes one round trip, and a second for watches of absent nodes. No snapshot.
         """
 
-    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """Return each node's children's sorted names, None if absent."""
+    def stat_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeStat | None]:
+        """Return the metadata of the nodes at `paths`, in order; as `read_many`."""
+
+    def children_many(self, paths: Sequence[str], watch: bool = False) -> list[list[str] | None]:
+        """Return each node's children's sorted names, None if absent; watch as `get_children`."""
 
     def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
         """Return a node's children by name, sorted; watch and `NoNodeError` as `get_children`.
 
         Takes two round trips.
         """
+
+    def watch_tree(self, path: str, observer: EventCallback) -> bool:
+        """Call `observer` with every change of a node or value at and below `path`.
+
+        The store's own thread calls `observer`, which must not block, before a read returns the
+        change. A lost connection ends the watch: `observer` gets ``EVENTS_MISSED`` with `path`, and
+        must call `watch_tree` again. Returns False from a server without such watches (ZooKeeper
+        before 3.6), where `observer` gets only the events of watches that reads leave.
+        """
+
+    def unwatch_tree(self, path: str, observer: EventCallback) -> None:
+        """Stop calling `observer`; fine if unknown."""
 
     def sync_path(self, path: str) -> None:
         """Make later reads see every earlier write."""

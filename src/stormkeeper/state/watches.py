@@ -80,6 +80,33 @@ def missed(
     return None
 
 
+class TreeObservers:
+    """Observers of subtrees. Thread-safe."""
+
+    def __init__(self) -> None:
+        # Replaced, never changed, so that the store's thread needs no lock.
+        self._observers: tuple[tuple[str, EventCallback], ...] = ()
+        self._lock = threading.Lock()
+
+    def add(self, path: str, observer: EventCallback) -> None:
+        with self._lock:
+            if (path, observer) not in self._observers:
+                self._observers += ((path, observer),)
+
+    def remove(self, path: str, observer: EventCallback) -> None:
+        with self._lock:
+            self._observers = tuple(one for one in self._observers if one != (path, observer))
+
+    def notify(self, event: EventType, path: str) -> None:
+        for root, observer in self._observers:
+            if paths.is_at_or_below(path, root):
+                observer(event, path)
+
+    def notify_missed(self) -> None:
+        for root, observer in self._observers:
+            observer(EventType.EVENTS_MISSED, root)
+
+
 class ArmedWatches:
     """A session's watches that have not fired yet. Thread-safe."""
 

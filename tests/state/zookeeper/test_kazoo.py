@@ -43,6 +43,7 @@ OVERRIDDEN = {
     "_send_request": ["self", "read_timeout", "connect_timeout"],
     "_connect": ["self", "host", "hostip", "port"],
     "_read_socket": ["self", "read_timeout"],
+    "_read_watch_event": ["self", "buffer", "offset"],
     "_authenticate_with_sasl": ["self", "host", "timeout"],
     "_expand_client_hosts": ["self"],
 }
@@ -150,7 +151,7 @@ class TestKazooHasTheShapeThatIsKnown:
     def test_the_client(self, client):
         retry = KazooRetry()
         ours = ServerConnection(
-            client, retry, None, answer_secs=1.0, on_made=print, on_refused=print
+            *(client, retry, None), answer_secs=1.0, on_made=print, on_refused=print, on_event=print
         )
         own = client._connection
         assert set(vars(own)) <= set(vars(ours))
@@ -168,10 +169,10 @@ class TestKazooHasTheShapeThatIsKnown:
         [
             requests.get("/a"),
             requests.exists("/a"),
-            requests.children("/a"),
             requests.children_and_stat("/a"),
             requests.set_data("/a", b""),
             requests.delete("/a"),
+            requests.watch_tree("/a"),
             requests.transaction([Check("/a", 0)], lambda _node: None),
             requests.create(Create("/a", b""), lambda _node: None),
         ],

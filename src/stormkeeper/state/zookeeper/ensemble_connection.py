@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from kazoo.exceptions import AuthFailedError, ConnectionLoss
-from kazoo.protocol.serialization import SASL, Auth
+from kazoo.protocol.serialization import SASL, Auth, Watch
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
@@ -90,11 +90,15 @@ FIRST_ANSWER_SHARE: Final = 0.5
 class EnsembleConnection:
     """A session with an ensemble, renewed when lost. Safe for many threads.
 
-    `on_state` gets every change, on kazoo's thread, and must not block.
+    `on_state` gets every change, `on_event` every event of a watch; kazoo's thread calls both, and
+    neither may block.
     """
 
     def __init__(
-        self, settings: EnsembleSettings, on_state: Callable[[ConnectionState], None]
+        self,
+        settings: EnsembleSettings,
+        on_state: Callable[[ConnectionState], None],
+        on_event: Callable[[Watch], None] = lambda _event: None,
     ) -> None:
         self.ensemble = ",".join(map(str, settings.servers))
         self._settings = settings
@@ -134,6 +138,7 @@ class EnsembleConnection:
             answer_secs=share_secs * FIRST_ANSWER_SHARE,
             on_made=self._on_made,
             on_refused=self._on_refused,
+            on_event=on_event,
         )
         self._client._connection = self._server
         self._client.add_listener(self._on_kazoo_state)

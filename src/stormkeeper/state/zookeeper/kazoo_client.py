@@ -7,6 +7,7 @@ when an overridden name changes. Reasons:
   that does not fit into the protocol; and each request puts off the ping that notices a silent
   server.
 - `_read_socket`: an unreadable answer would end kazoo's thread; here it costs the connection.
+- `_read_watch_event`: kazoo drops the events of persistent watches.
 - `_connect`: the same while connecting. kazoo reports a connection before authentication, and
   forgets why an attempt failed.
 - `_authenticate_with_sasl`: kazoo needs another library, and takes any broken connection for a
@@ -28,12 +29,14 @@ import random
 import select
 import socket
 import ssl
+import struct
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -44,7 +47,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import SASL
+from kazoo.protocol.serialization import SASL, Watch
 
 from stormkeeper.errors import AuthenticationError
 from stormkeeper.names import host_port
@@ -62,7 +65,27 @@ _WITHOUT_TLS: Final = (
     " on this port (set storm.zookeeper.ssl.enable), or that is not ready to serve"
 )
 
+#: ``ZooDefs.AddWatchModes``.
+_PERSISTENT_RECURSIVE: Final = 1
+
 _KAZOOS_HUNG_UP: Final = "socket connection broken"
+
+
+@dataclass(frozen=True)
+class WatchTree:
+    """ZooKeeper's request ``addWatch`` for a persistent recursive watch, which kazoo lacks."""
+
+    path: str
+
+    type: ClassVar[int] = 106
+
+    def serialize(self) -> bytes:
+        path = self.path.encode()
+        return struct.pack(f"!i{len(path)}si", len(path), path, _PERSISTENT_RECURSIVE)
+
+    @staticmethod
+    def deserialize(_answer: bytes, _offset: int) -> bool:
+        return True
 
 
 class UnwritableRequestError(KazooException):  # type: ignore[misc]
@@ -292,7 +315,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
 
     `answer_secs` limits each answer while connecting. `on_made` gets the granted session timeout
     after authentication, `on_refused` the reason when a server refuses our credentials; kazoo's
-    thread then ends. Neither may block.
+    thread then ends; `on_event` each event of a watch. None may block.
     """
 
     def __init__(
@@ -304,6 +327,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         answer_secs: float,
         on_made: Callable[[float], None],
         on_refused: Callable[[str], None],
+        on_event: Callable[[Watch], None],
     ) -> None:
         # Options other than None: kazoo calls `_authenticate_with_sasl`.
         super().__init__(
@@ -315,6 +339,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         self._answer_secs = answer_secs
         self._on_made = on_made
         self._on_refused = on_refused
+        self._on_event = on_event
         #: None after a success.
         self.last_failure: Failure | None = None
         # Failures by server since the last connection.
@@ -373,6 +398,11 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
                 # kazoo has removed the request, and leaves it without an answer.
                 call.set_exception(error)
             raise ConnectionDropped("an answer cannot be read") from error
+
+    def _read_watch_event(self, buffer: bytes, offset: int) -> None:
+        event, _ = Watch.deserialize(buffer, offset)
+        self._on_event(event)
+        super()._read_watch_event(buffer, offset)
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._last_sent = None

@@ -21,9 +21,14 @@ from stormkeeper.errors import (
     StateAuthenticationError,
     StateError,
     TransactionError,
+    UnsupportedByServerError,
 )
 from stormkeeper.state.storage import Check, Create, Delete, Operation, Result, SetData
-from stormkeeper.state.zookeeper.kazoo_client import SentRequest, UnwritableRequestError
+from stormkeeper.state.zookeeper.kazoo_client import (
+    SentRequest,
+    UnwritableRequestError,
+    WatchTree,
+)
 
 #: Gives the ACL of a new node; None: open to all.
 AccessLists = Callable[[Create], list[Any] | None]
@@ -59,8 +64,15 @@ def exists(path: str, watcher: Watcher | None = None) -> Request:
     return Request("look at", path, lambda client: client.exists_async(path, watcher))
 
 
-def children(path: str) -> Request:
-    return Request("list", path, lambda client: client.get_children_async(path))
+def watch_tree(path: str) -> Request:
+    """Request a watch that stays, at a node and everything below."""
+
+    def send(client: Any) -> SentRequest:
+        call: SentRequest = client.handler.async_result()
+        client._call(WatchTree(path), call)
+        return call
+
+    return Request("watch", path, send)
 
 
 def children_and_stat(path: str, watcher: Watcher | None = None) -> Request:
@@ -191,6 +203,11 @@ _REFUSALS: tuple[tuple[type[Exception], type[StateError], str], ...] = (
     (kazoo_errors.NodeExistsError, NodeExistsError, "there is such a node already"),
     (kazoo_errors.BadVersionError, BadVersionError, "it has changed meanwhile"),
     (kazoo_errors.NotEmptyError, NotEmptyError, "it has children"),
+    (
+        kazoo_errors.UnimplementedError,
+        UnsupportedByServerError,
+        "the server is too old for this request",
+    ),
     (
         kazoo_errors.NoChildrenForEphemeralsError,
         StateError,

@@ -20,6 +20,7 @@ from stormkeeper.errors import (
     StateError,
     StateUnavailableError,
     TransactionError,
+    UnsupportedByServerError,
 )
 from stormkeeper.state.storage import DIRECTORY, Create, Delete, Operation
 from stormkeeper.state.zookeeper import requests
@@ -67,8 +68,30 @@ class Tree:
         connection = self._connection
         return connection.repeated(lambda: self._read_many(nodes, deadline, watcher), deadline)
 
-    def children_many(self, nodes: Sequence[str], deadline: float) -> list[list[str] | None]:
-        return self._connection.repeated(lambda: self._children_many(nodes, deadline), deadline)
+    def stat_many(
+        self, nodes: Sequence[str], deadline: float, watcher: Watcher | None = None
+    ) -> list[ZnodeStat | None]:
+        """Return stats, None if absent; leaves watches on all."""
+        asked = [requests.exists(node, watcher) for node in nodes]
+        return self._connection.repeated(lambda: self._gather(asked, deadline), deadline)
+
+    def children_many(
+        self, nodes: Sequence[str], deadline: float, watcher: Watcher | None = None
+    ) -> list[tuple[list[str], ZnodeStat] | None]:
+        """Return sorted names and stats, None if absent; leaves watches on present nodes."""
+        return self._connection.repeated(
+            lambda: self._children_many(nodes, deadline, watcher), deadline
+        )
+
+    def watch_tree(self, path: str, deadline: float) -> bool:
+        """Leave a watch that stays, at and below `path`; return False if the server has none."""
+        connection = self._connection
+        request = requests.watch_tree(path)
+        try:
+            connection.repeated(lambda: connection.call(request, deadline), deadline)
+        except UnsupportedByServerError:
+            return False
+        return True
 
     def sync(self, path: str, deadline: float) -> None:
         self._read(requests.sync(path), deadline)
@@ -157,9 +180,14 @@ class Tree:
                 return found
         raise _contended("read", nodes[left[0]])
 
-    def _children_many(self, nodes: Sequence[str], deadline: float) -> list[list[str] | None]:
-        answers = self._gather([requests.children(node) for node in nodes], deadline)
-        return [None if isinstance(names, NoNodeError) else sorted(names) for names in answers]
+    def _children_many(
+        self, nodes: Sequence[str], deadline: float, watcher: Watcher | None = None
+    ) -> list[tuple[list[str], ZnodeStat] | None]:
+        asked = [requests.children_and_stat(node, watcher) for node in nodes]
+        answers = self._gather(asked, deadline)
+        return [
+            None if isinstance(one, NoNodeError) else (sorted(one[0]), one[1]) for one in answers
+        ]
 
     def _put_ephemeral(
         self, path: str, data: bytes, deadline: float, *, over_others: bool = True
@@ -246,8 +274,8 @@ class Tree:
         while levels[-1]:
             below = []
             listed = zip(levels[-1], self._children_many(levels[-1], deadline), strict=True)
-            for parent, names in listed:
-                below += [f"{parent.rstrip('/')}/{name}" for name in names or ()]
+            for parent, one in listed:
+                below += [f"{parent.rstrip('/')}/{name}" for name in (one or ((),))[0]]
             levels.append(sorted(below))
         answers: list[Any] = []
         try:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from kazoo.protocol.serialization import Watch
+from kazoo.protocol.states import EVENT_TYPE_MAP, WatchedEvent, ZnodeStat
 from kazoo.protocol.states import EventType as KazooEvent
-from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
 from stormkeeper import paths
 from stormkeeper.errors import InvalidPathError, NoNodeError
@@ -23,7 +24,13 @@ from stormkeeper.state.storage import (
     VersionedData,
     check_paths,
 )
-from stormkeeper.state.watches import ArmedWatches, Callbacks, NodeWatch, WatchKind
+from stormkeeper.state.watches import (
+    ArmedWatches,
+    Callbacks,
+    NodeWatch,
+    TreeObservers,
+    WatchKind,
+)
 from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
 from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
 from stormkeeper.state.zookeeper.recovery import Recovery, Registrations, seen
@@ -49,7 +56,8 @@ class ZooKeeperState(ClusterState):
         self._security = settings.security
         self._armed = ArmedWatches()
         self._last_event: WatchedEvent | None = None
-        self._connection = EnsembleConnection(settings, self._on_connection)
+        self._observers = TreeObservers()
+        self._connection = EnsembleConnection(settings, self._on_connection, self._on_event)
         self._tree = Tree(self._connection, self._acl)
         self._registrations = Registrations(self._connection, self._tree, self._node)
         self._recovery = Recovery(
@@ -58,7 +66,7 @@ class ZooKeeperState(ClusterState):
             self._node,
             armed=self._armed,
             watcher=self._on_watch,
-            report=self._report,
+            report=self._report_missed,
         )
         # Last: starts a thread.
         self._callbacks = Callbacks("state callbacks")
@@ -136,9 +144,22 @@ class ZooKeeperState(ClusterState):
                 self._arm(watch, made, WatchKind.NODE, path, None if one is None else one[1])
         return [None if one is None else NodeData(one[0], _node_stat(one[1])) for one in found]
 
-    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+    def stat_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeStat | None]:
         nodes, deadline = [self._node(path) for path in paths], self._connection.deadline()
-        return self._tree.children_many(nodes, deadline)
+        made = self._connection.times_made
+        found = self._tree.stat_many(nodes, deadline, self._watcher(watch))
+        for path, stat in zip(paths, found, strict=True):
+            self._arm(watch, made, WatchKind.NODE, path, stat)
+        return [None if stat is None else _node_stat(stat) for stat in found]
+
+    def children_many(self, paths: Sequence[str], watch: bool = False) -> list[list[str] | None]:
+        nodes, deadline = [self._node(path) for path in paths], self._connection.deadline()
+        made = self._connection.times_made
+        found = self._tree.children_many(nodes, deadline, self._watcher(watch))
+        for path, one in zip(paths, found, strict=True):
+            if one is not None:
+                self._arm(watch, made, WatchKind.CHILDREN, path, one[1])
+        return [None if one is None else one[0] for one in found]
 
     def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
         node, deadline = self._node(path), self._connection.deadline()
@@ -194,6 +215,16 @@ class ZooKeeperState(ClusterState):
             registered = self._registrations.paths()
             self._registrations.withdraw([p for p in registered if paths.is_at_or_below(p, path)])
         self._tree.delete(node, deadline)
+
+    def watch_tree(self, path: str, observer: EventCallback) -> bool:
+        node, deadline = self._node(path), self._connection.deadline()
+        # First: an event may come before the answer.
+        self._observers.add(path, observer)
+        return self._tree.watch_tree(node, deadline)
+
+    def unwatch_tree(self, path: str, observer: EventCallback) -> None:
+        # The server's watch ends with the connection.
+        self._observers.remove(path, observer)
 
     def sync_path(self, path: str) -> None:
         self._tree.sync(self._node(path), self._connection.deadline())
@@ -273,9 +304,20 @@ class ZooKeeperState(ClusterState):
         self._last_event = event
         self._report(_EVENTS[event.type], event.path.removeprefix(self._root) or "/")
 
+    def _on_event(self, event: Watch) -> None:
+        kind = EVENT_TYPE_MAP.get(event.type)
+        if kind in _EVENTS:
+            self._observers.notify(_EVENTS[kind], event.path.removeprefix(self._root) or "/")
+
     def _on_connection(self, state: ConnectionState) -> None:
+        if state is not ConnectionState.CONNECTED:
+            self._observers.notify_missed()
         self._callbacks.queue_connection(state)
         self._recovery.wake()
+
+    def _report_missed(self, event: EventType, path: str) -> None:
+        self._observers.notify(event, path)
+        self._report(event, path)
 
     def _report(self, event: EventType, path: str) -> None:
         self._armed.fire(event, path)
