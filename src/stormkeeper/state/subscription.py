@@ -1,0 +1,477 @@
+"""Subtrees of the store, kept in memory and in sync with the store.
+
+A subscription reads its subtrees once, and then the nodes that events name. An event means "read
+again": a late, repeated or merged event costs time and never truth. After a lost connection the
+subscription leaves its watches again, makes its server catch up (`sync_path`), and compares the
+versions of all nodes. A session's answers never go back in time, so a snapshot never does.
+
+`Mirror` decides what to read and has no I/O; `Subscription` reads on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Self
+
+from stormkeeper import paths
+from stormkeeper.daemon.periodic import PeriodicThread
+from stormkeeper.errors import StateClosedError, StateUnavailableError
+from stormkeeper.state.storage import EventType, NodeData, NodeStat, StateReader
+
+log = logging.getLogger(__name__)
+
+#: Rounds of reading after which a snapshot is published although events keep coming. Without more
+#: events a snapshot is the store's state of one moment.
+_ROUNDS: Final = 3
+
+_CLOSE_SECS: Final = 5.0
+
+#: Seconds: a read waits as long for the view to catch up.
+CATCH_UP_SECS: Final = 15.0
+
+
+class Subtree(NamedTuple):
+    """A node and `depth` levels below.
+
+    `decode` takes path and value of each node below the first, once per version; None: only names
+    and metadata are kept.
+    """
+
+    path: str
+    depth: int = 1
+    decode: Callable[[str, bytes], Any] | None = None
+
+
+class Node(NamedTuple):
+    """A node's decoded value and metadata."""
+
+    value: Any
+    stat: NodeStat
+
+
+class Change(NamedTuple):
+    """A difference between two snapshots; None for an absent node."""
+
+    path: str
+    before: Node | None
+    after: Node | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """Nodes by path, by subtree; what two snapshots have in common is the same objects.
+
+    `revision` rises by one with each snapshot.
+    """
+
+    revision: int = 0
+    trees: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
+
+    def changes_since(self, before: Snapshot) -> list[Change]:
+        """Return the differences: removals first, the deepest first, then by zxid."""
+        changes = []
+        for root, nodes in self.trees.items():
+            old = before.trees.get(root, {})
+            if nodes is old:
+                continue
+            changes += [Change(path, old[path], None) for path in old.keys() - nodes.keys()]
+            changes += [
+                Change(path, old.get(path), node)
+                for path, node in nodes.items()
+                if old.get(path) is not node
+            ]
+        return sorted(changes, key=_order)
+
+
+def _order(change: Change) -> tuple[int, int]:
+    if change.after is None:
+        return (-1, -change.path.count("/"))
+    return (max(change.after.stat.created, change.after.stat.modified), change.path.count("/"))
+
+
+class Work(NamedTuple):
+    """Paths to read: children's names, metadata, and values."""
+
+    lists: list[str]
+    stats: list[str]
+    values: list[str]
+
+
+class Mirror:
+    """The nodes of subtrees as known, and what to read next. Pure; for one thread."""
+
+    def __init__(self, subtrees: Iterable[Subtree]) -> None:
+        self._subtrees = {each.path: each for each in subtrees}
+        self._trees: dict[str, dict[str, Node]] = {path: {} for path in self._subtrees}
+        self._children: dict[str, set[str]] = {}
+        self._lists: dict[str, None] = {}
+        self._stats: dict[str, None] = {}
+        self._values: dict[str, None] = {}
+        self._changed = set(self._subtrees)
+        self._snapshot = Snapshot()
+        #: Answers older than what is known: the server of a new session lags behind.
+        self.old_answers = 0
+
+    def compare_all(self) -> None:
+        """Read the metadata of all nodes, and then what differs."""
+        self._stats |= dict.fromkeys(self._subtrees)
+        for nodes in self._trees.values():
+            self._stats |= dict.fromkeys(nodes)
+
+    def on_event(self, event: EventType, path: str) -> None:
+        place = self._place(path)
+        if place is None:
+            return
+        subtree, level = place
+        if event is EventType.NODE_CHILDREN_CHANGED:
+            if level < subtree.depth:
+                self._lists[path] = None
+        elif level and subtree.decode is not None:
+            self._values[path] = None
+        elif event is not EventType.NODE_DATA_CHANGED:
+            self._stats[path] = None
+
+    def take(self) -> Work | None:
+        """Return what to read next, None if all is known; `restore` the work that failed."""
+        if not (self._lists or self._stats or self._values):
+            return None
+        work = Work(list(self._lists), list(self._stats), list(self._values))
+        self._lists, self._stats, self._values = {}, {}, {}
+        return work
+
+    def restore(self, work: Work) -> None:
+        self._lists |= dict.fromkeys(work.lists)
+        self._stats |= dict.fromkeys(work.stats)
+        self._values |= dict.fromkeys(work.values)
+
+    def listed(self, path: str, names: Sequence[str] | None) -> None:
+        if names is None:
+            self._remove(path)
+            return
+        below = {f"{path}/{name}" for name in names}
+        known = self._children.get(path, set())
+        for gone in known - below:
+            self._remove(gone)
+        subtree, _ = self._placed(path)
+        new = dict.fromkeys(sorted(below - known))
+        if subtree.decode is None:
+            self._stats |= new
+        else:
+            self._values |= new
+
+    def checked(self, path: str, stat: NodeStat | None) -> None:
+        """Take a node's metadata, and read the value if it differs."""
+        subtree, level = self._placed(path)
+        if stat is None:
+            self._remove(path)
+            return
+        known = self._trees[subtree.path].get(path)
+        if level and subtree.decode is not None and not _has_same_value(known, stat):
+            self._values[path] = None
+        else:
+            self._put(path, Node(known.value if known is not None else None, stat))
+
+    def read(self, path: str, found: NodeData | None) -> None:
+        """Take a node's value and metadata."""
+        subtree, _ = self._placed(path)
+        if found is None:
+            self._remove(path)
+            return
+        known = self._trees[subtree.path].get(path)
+        value = None if known is None else known.value
+        if subtree.decode is not None and not _has_same_value(known, found.stat):
+            value = subtree.decode(path, found.data)
+        self._put(path, Node(value, found.stat))
+
+    def snapshot(self) -> Snapshot:
+        """Return the nodes as known; the last snapshot if nothing changed."""
+        if self._changed:
+            trees = dict(self._snapshot.trees)
+            for root in self._changed:
+                trees[root] = MappingProxyType(dict(self._trees[root]))
+            self._changed.clear()
+            self._snapshot = Snapshot(self._snapshot.revision + 1, MappingProxyType(trees))
+        return self._snapshot
+
+    def _place(self, path: str) -> tuple[Subtree, int] | None:
+        """Return the subtree with `path`, and the level below the subtree's first node."""
+        for root, subtree in self._subtrees.items():
+            if paths.is_at_or_below(path, root):
+                level = path.count("/") - root.count("/")
+                return (subtree, level) if level <= subtree.depth else None
+        return None
+
+    def _placed(self, path: str) -> tuple[Subtree, int]:
+        place = self._place(path)
+        assert place is not None, path
+        return place
+
+    def _put(self, path: str, node: Node) -> None:
+        subtree, level = self._placed(path)
+        nodes = self._trees[subtree.path]
+        known = nodes.get(path)
+        if known is not None and _is_older(node.stat, known.stat):
+            self.old_answers += 1
+            self._stats[path] = None
+            return
+        if level < subtree.depth and not _has_same_children(known, node.stat):
+            self._lists[path] = None
+        if known is None or known.stat != node.stat:
+            nodes[path] = node
+            self._changed.add(subtree.path)
+        if level:
+            self._children.setdefault(paths.parent(path), set()).add(path)
+
+    def _remove(self, path: str) -> None:
+        subtree, _ = self._placed(path)
+        for child in self._children.pop(path, ()):
+            self._remove(child)
+        self._children.get(paths.parent(path), set()).discard(path)
+        if self._trees[subtree.path].pop(path, None) is not None:
+            self._changed.add(subtree.path)
+
+
+def _has_same_value(known: Node | None, stat: NodeStat) -> bool:
+    return known is not None and known.stat[1:3] == stat[1:3]
+
+
+def _has_same_children(known: Node | None, stat: NodeStat) -> bool:
+    return known is not None and (
+        (known.stat.created, known.stat.children_modified) == (stat.created, stat.children_modified)
+    )
+
+
+def _is_older(stat: NodeStat, known: NodeStat) -> bool:
+    return (stat.created, stat.modified) < (known.created, known.modified)
+
+
+class Subscription:
+    """Keeps subtrees of a store in memory, on a thread. Safe for many threads.
+
+    The first snapshot, which is empty, has revision 0. A reader takes what is there (`snapshot`),
+    a snapshot with the session's own earlier writes (`caught_up`), or one with every write of
+    anybody before the call (`now`).
+    """
+
+    def __init__(
+        self,
+        state: StateReader,
+        subtrees: Iterable[Subtree],
+        *,
+        name: str = "subscription",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state = state
+        subtrees = tuple(subtrees)
+        self._roots = [each.path for each in subtrees]
+        self._mirror = Mirror(subtrees)
+        self._clock = clock
+        #: Filled by the store's thread, which must not wait.
+        self._events: deque[tuple[EventType, str]] = deque()
+        self._queued = 0
+        #: Whether events may have been lost since the last comparison began.
+        self._has_missed = True
+        self._is_persistent = True
+        self._taken = 0
+        self._snapshot = Snapshot()
+        self._listeners: list[Callable[[], None]] = []
+        #: Guards the attributes below.
+        self._published = threading.Condition()
+        self._included = 0
+        self._is_synced = False
+        self._current_at = clock()
+        self._closed = False
+        self._thread = PeriodicThread(
+            name,
+            self._step,
+            failure=f"{name}: not in sync with the store",
+            recovery=f"{name}: in sync with the store again",
+            logger=log,
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_running
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot, whatever its age."""
+        return self._snapshot
+
+    @property
+    def age_secs(self) -> float:
+        """Seconds since the snapshot was last known to equal the store; 0.0 if it is now.
+
+        A server that has just stopped answering is noticed as late as by the session.
+        """
+        with self._published:
+            return 0.0 if self._is_current(self._queued) else self._clock() - self._current_at
+
+    @property
+    def old_answers(self) -> int:
+        """Number of ignored answers that were older than what was known."""
+        return self._mirror.old_answers
+
+    def start(self) -> Self:
+        self._thread.start()
+        return self
+
+    def close(self, timeout_secs: float | None = _CLOSE_SECS) -> bool:
+        """End the thread; return whether that was in time. Idempotent."""
+        for root in self._roots:
+            self._state.unwatch_tree(root, self._on_event)
+        with self._published:
+            self._closed = True
+            self._published.notify_all()
+        return self._thread.close(timeout_secs)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each new snapshot, on the subscription's thread; must not block."""
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Remove `listener`; fine if unknown."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def caught_up(self, timeout_secs: float = CATCH_UP_SECS) -> Snapshot:
+        """Return a snapshot with every change that this session has seen, such as own writes.
+
+        Raises `StateUnavailableError` if the store does not answer in time, `StateClosedError`
+        after `close`.
+        """
+        with self._published:
+            queued = self._queued
+            self._published.wait_for(lambda: self._closed or self._is_current(queued), timeout_secs)
+            if self._closed:
+                raise StateClosedError("the subscription was closed")
+            if not self._is_current(queued):
+                age = self._clock() - self._current_at
+                raise StateUnavailableError(
+                    f"what is known of {', '.join(self._roots)} is {age:.1f} s old, and the store"
+                    f" has not answered within {timeout_secs:g} s"
+                )
+            return self._snapshot
+
+    def now(self, timeout_secs: float = CATCH_UP_SECS) -> Snapshot:
+        """Return a snapshot with every write to the store before this call; as `caught_up`."""
+        self._state.sync_path(self._roots[0])
+        return self.caught_up(timeout_secs)
+
+    def changed_since(self, revision: int, timeout_secs: float) -> Snapshot | None:
+        """Wait for a snapshot newer than `revision`; None if none comes in time."""
+        with self._published:
+            self._published.wait_for(
+                lambda: self._closed or self._snapshot.revision > revision, timeout_secs
+            )
+            return self._snapshot if self._snapshot.revision > revision else None
+
+    def _is_current(self, queued: int) -> bool:
+        return self._is_synced and not self._has_missed and self._included >= queued
+
+    # --- on the store's thread
+
+    def _on_event(self, event: EventType, path: str) -> None:
+        if event is EventType.EVENTS_MISSED:
+            if self._is_current(self._queued):
+                self._current_at = self._clock()
+            self._has_missed = True
+        else:
+            self._events.append((event, path))
+            self._queued += 1
+        self._thread.wake()
+
+    # --- on the subscription's thread
+
+    def _step(self) -> None:
+        if self._has_missed:
+            self._watch_again()
+        for round_ in itertools.count(1):
+            taken = self._drain()
+            # What is read may name more to read, such as the children of a new node.
+            while (work := self._mirror.take()) is not None:
+                if self._thread.is_closing:
+                    return
+                if not self._is_done(work):
+                    self._thread.wake()
+                    return
+            if not self._events or round_ == _ROUNDS:
+                self._publish(taken)
+                break
+        if self._events:
+            self._thread.wake()
+
+    def _watch_again(self) -> None:
+        with self._published:
+            self._is_synced = False
+            self._has_missed = False
+        try:
+            watched = [self._state.watch_tree(root, self._on_event) for root in self._roots]
+            self._is_persistent = all(watched)
+            # The server of a new session may lag behind the last one's.
+            self._state.sync_path(self._roots[0])
+        except BaseException:
+            self._has_missed = True
+            raise
+        self._mirror.compare_all()
+
+    def _drain(self) -> int:
+        """Pass the events to the mirror; return how many came in all."""
+        while self._events:
+            self._mirror.on_event(*self._events.popleft())
+            self._taken += 1
+        return self._taken
+
+    def _is_done(self, work: Work) -> bool:
+        """Read what is to be read; return False if the answers may be of a lagging server."""
+        state, mirror, watch = self._state, self._mirror, not self._is_persistent
+        old = mirror.old_answers
+        try:
+            names = state.children_many(work.lists, watch) if work.lists else []
+            stats = state.stat_many(work.stats, watch) if work.stats else []
+            values = state.read_many(work.values, watch) if work.values else []
+        except BaseException:
+            mirror.restore(work)
+            raise
+        if self._has_missed:
+            mirror.restore(work)
+            return False
+        for path, below in zip(work.lists, names, strict=True):
+            mirror.listed(path, below)
+        for path, stat in zip(work.stats, stats, strict=True):
+            mirror.checked(path, stat)
+        for path, node in zip(work.values, values, strict=True):
+            mirror.read(path, node)
+        if mirror.old_answers != old:
+            self._has_missed = True
+            return False
+        return True
+
+    def _publish(self, taken: int) -> None:
+        snapshot = self._mirror.snapshot()
+        with self._published:
+            is_new = snapshot is not self._snapshot
+            self._snapshot = snapshot
+            self._included = taken
+            self._is_synced = True
+            self._current_at = self._clock()
+            self._published.notify_all()
+        if is_new:
+            for listener in list(self._listeners):
+                try:
+                    listener()
+                except Exception:
+                    log.exception("a listener of the subscription failed")

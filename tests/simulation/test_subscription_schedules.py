@@ -1,0 +1,193 @@
+"""A subscription keeps up with the store, whatever befalls session and members.
+
+``SIMULATION_SEEDS`` says how many schedules; ``make simulate`` runs 10,000.
+"""
+
+import contextlib
+import os
+import random
+from collections import Counter
+
+import pytest
+
+from simulation.lagging_ensemble import ROOTS, LaggingEnsemble
+from stormkeeper.errors import StateUnavailableError
+from stormkeeper.state import subscription
+from stormkeeper.state.storage import EventType
+from stormkeeper.state.subscription import Mirror, Subscription, Subtree
+
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "100"))
+
+SUBTREES = (
+    Subtree("/a", 2, lambda _path, value: value),
+    Subtree("/names", 2),
+)
+STEPS = 40
+
+
+class World:
+    """A subscription and its store, stepped by a seed; `snapshots` has all that was published."""
+
+    def __init__(self, seed, mirror=Mirror, kind=Subscription):
+        self.store = LaggingEnsemble(random.Random(seed))
+        self.subscription = kind(self.store, SUBTREES)
+        self.subscription._mirror = mirror(SUBTREES)
+        self.snapshots = []
+        self.subscription.add_listener(lambda: self.snapshots.append(self.subscription.snapshot))
+        for _ in range(STEPS):
+            self.store.disturb()
+            self.step()
+        self.store.calm_down()
+        for member in range(3):
+            self.store.advance(member, len(self.store.log))
+        for _ in range(5):
+            self.step()
+
+    def step(self):
+        with contextlib.suppress(StateUnavailableError):
+            self.subscription._step()
+
+    def faults(self):
+        """What a reader may never see, in words."""
+        tree, _ = self.store.log[-1]
+        for root in ROOTS:
+            found = self.subscription.snapshot.trees.get(root, {})
+            wanted = {path for path in all_paths(self.store) if below(path, root)}
+            wanted = {path for path in wanted if tree.find(path) is not None}
+            if found.keys() != wanted:
+                yield "at rest, nodes differ"
+            elif root == "/a" and any(
+                node.value != tree.get(path).data for path, node in found.items() if path != root
+            ):
+                yield "at rest, values differ"
+        for path in all_paths(self.store):
+            if self.goes_back(path):
+                yield "a node goes back in time"
+
+    def goes_back(self, path):
+        """Whether no rising positions of the log have what the snapshots show of a node."""
+        root = next(root for root in ROOTS if below(path, root))
+        history = [version(tree.find(path), root) for tree, _ in self.store.log]
+        at = 0
+        for snapshot in self.snapshots:
+            node = snapshot.trees[root].get(path)
+            shown = None if node is None else version(node.stat, root)
+            # Nothing is known before the first comparison of a subtree.
+            if shown is None and not snapshot.trees[root]:
+                continue
+            while at < len(history) and history[at] != shown:
+                at += 1
+            if at == len(history):
+                return True
+        return False
+
+
+def all_paths(store):
+    return {path for _, events in store.log for _, path in events} | set(ROOTS)
+
+
+def below(path, root):
+    return path == root or path.startswith(f"{root}/")
+
+
+def version(node, root):
+    if node is None:
+        return None
+    return node.created if root == "/names" else (node.created, node.modified)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS), ids=lambda seed: f"seed-{seed}")
+def test_snapshots_follow_the_store(seed):
+    assert list(World(seed).faults()) == []
+
+
+def test_schedules_have_what_they_should_withstand():
+    seen = Counter()
+    for seed in range(20):
+        world = World(seed)
+        seen["snapshots"] += len(world.snapshots)
+        seen["changes"] += len(world.store.log)
+        seen["old answers"] += world.subscription.old_answers
+    assert seen["snapshots"] > 100, seen
+    assert seen["changes"] > 500, seen
+
+
+class NoSync(Subscription):
+    """Compares with a member that may lag behind."""
+
+    def _watch_again(self):
+        sync, self._state.sync_path = self._state.sync_path, lambda _path: None
+        try:
+            super()._watch_again()
+        finally:
+            self._state.sync_path = sync
+
+
+class NoComparison(Mirror):
+    """Takes no notice of lost events after the first comparison."""
+
+    was_compared = False
+
+    def compare_all(self):
+        if not self.was_compared:
+            super().compare_all()
+        self.was_compared = True
+
+
+class DropsEvents(Subscription):
+    """Drops the events that come while nodes are read, as if the answers had their changes."""
+
+    def _is_done(self, work):
+        done = super()._is_done(work)
+        if done:
+            self._events.clear()
+        return done
+
+
+class NoNewLists(Mirror):
+    """Does not list what is new."""
+
+    def _put(self, path, node):
+        super()._put(path, node)
+        if path not in ROOTS:
+            self._lists.pop(path, None)
+
+
+class KeepsOldAnswers(Subscription):
+    """Takes answers of another session for the last session's: hears too late of the loss."""
+
+    _is_reading = _is_late = False
+
+    def _on_event(self, event, path):
+        if self._is_reading and event is EventType.EVENTS_MISSED:
+            self._is_late = True
+        else:
+            super()._on_event(event, path)
+
+    def _is_done(self, work):
+        self._is_reading, self._is_late = True, False
+        try:
+            return super()._is_done(work) and not self._is_late
+        finally:
+            self._is_reading = False
+            if self._is_late:
+                self._on_event(EventType.EVENTS_MISSED, "/a")
+
+
+def has_same_version(known, stat):
+    return known is not None and known.stat.version == stat.version
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [NoSync, NoComparison, DropsEvents, NoNewLists, KeepsOldAnswers],
+    ids=lambda fault: fault.__name__,
+)
+def test_planted_fault_is_found(fault):
+    options = {"mirror": fault} if issubclass(fault, Mirror) else {"kind": fault}
+    assert any(True for seed in range(500) for _ in World(seed, **options).faults())
+
+
+def test_versions_alone_do_not_show_a_new_node(monkeypatch):
+    monkeypatch.setattr(subscription, "_has_same_value", has_same_version)
+    assert any(True for seed in range(500) for _ in World(seed).faults())

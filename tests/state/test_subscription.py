@@ -1,0 +1,236 @@
+"""A subscription in front of every store, with watches of whole trees and without."""
+
+import time
+
+import pytest
+
+from stormkeeper.errors import StateClosedError, StateUnavailableError
+from stormkeeper.state.storage import Create, Delete, EventType, SetData
+from stormkeeper.state.subscription import Snapshot, Subscription, Subtree
+from stormkeeper.state.zookeeper.tree import Tree
+from support.memory_state import MemoryEnsemble
+from support.waiting import DEADLINE_SECS, until
+
+SUBTREES = (Subtree("/a", 1, lambda _path, data: data), Subtree("/names", 2))
+
+
+@pytest.fixture(params=["tree watches", "a watch per node"])
+def subscribed(request, store, state, monkeypatch):
+    if request.param == "a watch per node":
+        monkeypatch.setattr(Tree, "watch_tree", lambda *_: False)
+        if hasattr(store, "ensemble"):
+            store.ensemble.has_tree_watches = False
+    state.set_data("/a/first", b"1")
+    state.mkdirs("/names")
+    with Subscription(state, SUBTREES) as subscription:
+        yield subscription
+
+
+def values(snapshot):
+    nodes = snapshot.trees["/a"]
+    return {path: node.value for path, node in nodes.items() if path != "/a"}
+
+
+def test_first_snapshot_has_what_is_there(subscribed):
+    snapshot = subscribed.caught_up()
+    assert values(snapshot) == {"/a/first": b"1"}
+    assert snapshot.revision == 1
+    assert subscribed.age_secs == 0.0
+
+
+def test_own_writes_are_in_the_next_snapshot(subscribed, state):
+    for number in range(20):
+        state.set_data("/a/first", str(number).encode())
+        state.set_data(f"/a/{number}", b"")
+        assert values(subscribed.caught_up())["/a/first"] == str(number).encode()
+        assert f"/a/{number}" in values(subscribed.caught_up())
+    state.delete_node("/a/7")
+    assert "/a/7" not in values(subscribed.caught_up())
+
+
+def test_writes_of_others_are_in_a_snapshot_of_now(subscribed, store):
+    other = store.open()
+    for number in range(20):
+        other.set_data("/a/first", str(number).encode())
+        assert values(subscribed.now())["/a/first"] == str(number).encode()
+
+
+def test_names_below_names_are_followed(subscribed, state):
+    state.set_data("/names/x/p", b"1")
+    state.set_data("/names/x/q", b"2")
+    nodes = subscribed.caught_up().trees["/names"]
+    assert set(nodes) == {"/names", "/names/x", "/names/x/p", "/names/x/q"}
+    assert {node.value for node in nodes.values()} == {None}
+    state.delete_node("/names/x")
+    assert set(subscribed.caught_up().trees["/names"]) == {"/names"}
+
+
+def test_what_did_not_change_is_the_same_object(subscribed, state):
+    before = subscribed.caught_up()
+    state.set_data("/a/second", b"2")
+    after = subscribed.caught_up()
+    assert after.revision == before.revision + 1
+    assert after.trees["/names"] is before.trees["/names"]
+    assert after.trees["/a"]["/a/first"] is before.trees["/a"]["/a/first"]
+    assert [change.path for change in after.changes_since(before)] == ["/a/second"]
+    assert subscribed.caught_up() is after
+
+
+def test_node_made_again_is_a_change(subscribed, state):
+    before = subscribed.caught_up()
+    state.commit([Delete("/a/first"), Create("/a/first", b"1")])
+    after = subscribed.caught_up()
+    (change,) = [one for one in after.changes_since(before) if one.path == "/a/first"]
+    assert change.before.stat.created < change.after.stat.created
+
+
+def test_changes_come_in_the_order_of_the_store(subscribed, state):
+    state.set_data("/names/x/p", b"")
+    before = subscribed.caught_up()
+    state.commit(
+        [
+            *(Create("/a/3", b""), Create("/a/1", b""), SetData("/a/first", b"2")),
+            *(Create("/a/2", b""), Delete("/names/x/p"), Delete("/names/x")),
+        ]
+    )
+    state.set_data("/a/1", b"again")
+    changes = subscribed.caught_up().changes_since(before)
+    gone = [one.path for one in changes if one.after is None]
+    assert gone == ["/names/x/p", "/names/x"]
+    assert [one.path for one in changes if one.path.startswith("/a/")][-1] == "/a/1"
+    zxids = [one.after.stat.modified for one in changes if one.after is not None]
+    assert zxids == sorted(zxids)
+
+
+def test_session_that_ends_is_made_up_for(subscribed, store, state):
+    subscribed.caught_up()
+    other = store.open()
+    store.expire(state)
+    other.delete_node("/a/first")
+    other.set_data("/a/second", b"2")
+    until(lambda: values(subscribed.snapshot) == {"/a/second": b"2"})
+    other.set_data("/a/third", b"3")
+    until(lambda: "/a/third" in values(subscribed.snapshot))
+
+
+def test_listener_is_called_after_each_snapshot(subscribed, state):
+    subscribed.caught_up()
+    revisions = []
+    subscribed.add_listener(lambda: revisions.append(subscribed.snapshot.revision))
+    subscribed.add_listener(lambda: 1 / 0)
+    for number in range(5):
+        state.set_data(f"/a/{number}", b"")
+        subscribed.caught_up()
+    until(lambda: revisions and revisions[-1] == subscribed.snapshot.revision)
+    assert revisions == sorted(set(revisions))
+
+
+def test_a_reader_waits_for_a_newer_snapshot(subscribed, state):
+    revision = subscribed.caught_up().revision
+    assert subscribed.changed_since(revision, 0.05) is None
+    state.set_data("/a/second", b"2")
+    found = subscribed.changed_since(revision, DEADLINE_SECS)
+    assert values(found)["/a/second"] == b"2"
+
+
+def test_unreadable_value_is_what_decode_makes_of_it(state):
+    state.set_data("/a/x", b"\xff")
+    subtree = Subtree("/a", 1, lambda path, data: f"{path} has {len(data)} bytes")
+    with Subscription(state, [subtree]) as subscription:
+        nodes = subscription.caught_up().trees["/a"]
+        assert nodes["/a/x"].value == "/a/x has 1 bytes"
+
+
+def test_cut_off_view_says_how_old_it_is():
+    ensemble = MemoryEnsemble()
+    state = ensemble.session()
+    state.set_data("/a/x", b"")
+    with Subscription(state, [Subtree("/a", 1, lambda _path, data: data)]) as subscription:
+        subscription.caught_up()
+        ensemble.suspend(state)
+        time.sleep(0.01)
+        assert subscription.age_secs > 0
+        assert "/a/x" in subscription.snapshot.trees["/a"]
+        with pytest.raises(StateUnavailableError, match=r"/a is 0\.\d s old, and the store has"):
+            subscription.caught_up(0.05)
+        ensemble.resume(state)
+        until(lambda: subscription.age_secs == 0.0)
+
+
+def test_age_counts_from_the_loss_of_the_connection():
+    now = [1000.0]
+    ensemble = MemoryEnsemble()
+    state = ensemble.session()
+    state.mkdirs("/a")
+    with Subscription(state, [Subtree("/a")], clock=lambda: now[0]) as subscription:
+        subscription.caught_up()
+        now[0] += 100
+        assert subscription.age_secs == 0.0
+        ensemble.suspend(state)
+        now[0] += 5
+        assert subscription.age_secs == 5.0
+
+
+def test_closed_subscription_refuses(state):
+    state.mkdirs("/a")
+    subscription = Subscription(state, [Subtree("/a")]).start()
+    subscription.caught_up()
+    subscription.close()
+    with pytest.raises(StateClosedError):
+        subscription.caught_up()
+    subscription.close()
+
+
+def test_absent_subtree_is_empty_until_made(state):
+    with Subscription(state, [Subtree("/later", 1)]) as subscription:
+        assert subscription.caught_up().trees == {"/later": {}}
+        state.set_data("/later/x", b"")
+        assert set(subscription.caught_up().trees["/later"]) == {"/later", "/later/x"}
+
+
+class TestTreeWatch:
+    def test_observer_gets_each_change_below(self, state):
+        seen = []
+        state.mkdirs("/top")
+        assert state.watch_tree("/top", lambda event, path: seen.append((event, path)))
+        state.set_data("/top/x", b"1")
+        state.set_data("/top/x", b"2")
+        state.set_data("/top/x/y", b"")
+        state.delete_node("/top/x")
+        state.set_data("/other", b"")
+        assert seen == [
+            (EventType.NODE_CREATED, "/top/x"),
+            (EventType.NODE_DATA_CHANGED, "/top/x"),
+            (EventType.NODE_CREATED, "/top/x/y"),
+            (EventType.NODE_DELETED, "/top/x/y"),
+            (EventType.NODE_DELETED, "/top/x"),
+        ]
+
+    def test_lost_session_is_reported_once_per_watch(self, store, state):
+        seen = []
+        state.mkdirs("/top")
+        state.watch_tree("/top", lambda event, path: seen.append((event, path)))
+        store.expire(state)
+        assert set(seen) == {(EventType.EVENTS_MISSED, "/top")}
+
+    def test_removed_observer_gets_no_more(self, state):
+        seen = []
+
+        def observer(event, path):
+            seen.append((event, path))
+
+        state.mkdirs("/top")
+        state.watch_tree("/top", observer)
+        state.unwatch_tree("/top", observer)
+        state.set_data("/top/x", b"1")
+        state.node_exists("/top/x")
+        assert seen == []
+
+    def test_metadata_of_many_nodes_is_read_at_once(self, state):
+        state.set_data("/top/x", b"1")
+        found = state.stat_many(["/top/x", "/absent"])
+        assert found == [state.get_stat("/top/x"), None]
+
+
+def test_empty_snapshot_has_no_changes():
+    assert Snapshot().changes_since(Snapshot()) == []
