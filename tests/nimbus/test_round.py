@@ -60,15 +60,12 @@ class Leader:
         beats = {path: Heartbeat(SERVER, age, 1, 1, None) for path, age in self.ages.items()}
         coverage = {SERVER: Coverage(NOW, position=Position("i", 1), horizon_secs=1e6)}
         snapshot = ClusterSnapshot(
-            dict(self.bases),
-            dict(self.assignments),
-            dict(self.supervisors),
-            {},
-            {},
-            {},
-            Heartbeats(beats, coverage),
-            NOW + secs + read_secs,
-            frozenset(),
+            bases=dict(self.bases),
+            assignments=dict(self.assignments),
+            supervisors=dict(self.supervisors),
+            nimbuses={},
+            heartbeats=Heartbeats(beats, coverage),
+            heartbeats_at=NOW + secs + read_secs,
         )
         now = NOW + secs
         decision = decide(

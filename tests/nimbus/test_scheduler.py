@@ -271,12 +271,12 @@ def test_after_a_write_of_unknown_outcome_it_reads_again(start, machine, monkeyp
     write = nimbus.leader.set_assignment
     outcomes = iter([is_written])
 
-    def set_assignment(*arguments):
+    def set_assignment(*arguments, **options):
         for applies in outcomes:
             if applies:
-                write(*arguments)
+                write(*arguments, **options)
             raise OutcomeUnknownError("the connection was lost")
-        write(*arguments)
+        write(*arguments, **options)
 
     monkeypatch.setattr(nimbus.leader, "set_assignment", set_assignment)
     machine()

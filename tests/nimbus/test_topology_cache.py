@@ -42,7 +42,15 @@ def submitted(graph=GRAPH, **conf):
 def there(*storm_ids, **ended):
     """What was read of a cluster with these topologies."""
     bases = {id_: StormBase("wc", TopologyStatus.ACTIVE, 1) for id_ in storm_ids}
-    return ClusterSnapshot(bases, {}, {}, {}, ended, {}, Heartbeats({}, {}), 0.0, frozenset())
+    return ClusterSnapshot(
+        bases=bases,
+        assignments={},
+        supervisors={},
+        nimbuses={},
+        ended=ended,
+        heartbeats=Heartbeats({}, {}),
+        heartbeats_at=0.0,
+    )
 
 
 @pytest.fixture

@@ -19,9 +19,8 @@ from functools import partial
 from typing import Final, TypeVar, assert_never
 
 import stormkeeper
-from stormkeeper import paths
 from stormkeeper.daemon.periodic import PeriodicThread
-from stormkeeper.errors import NoNodeError, NotLeaderError, SerializationError, StatusError
+from stormkeeper.errors import ChangedMeanwhileError, NoNodeError, NotLeaderError, StatusError
 from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.cleanup import Cleaner
 from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
@@ -41,7 +40,7 @@ from stormkeeper.nimbus.scheduling.planning import (
 )
 from stormkeeper.nimbus.submitted import CachedTopology, TopologyCache
 from stormkeeper.state.storm.cluster import ClusterSnapshot, LeaderClusterState, StormClusterState
-from stormkeeper.state.watches import Callback
+from stormkeeper.state.storm.cluster_view import ClusterRecords
 from stormkeeper.thrift.records import StormBase, SupervisorInfo
 
 log = logging.getLogger(__name__)
@@ -97,12 +96,12 @@ class Scheduler:
             self._memory = RoundMemory()
         self._needs_sync = True
         self._rounds = _Rounds(leader, self._once)
-        self._rounds.thread.start()
+        self._rounds.start()
 
     def end(self) -> None:
         """Stop scheduling; waits a few seconds for a write in progress."""
         rounds, self._rounds = self._rounds, None
-        if rounds is not None and not rounds.thread.close(_END_SECS):
+        if rounds is not None and not rounds.close():
             log.warning(
                 "a write of scheduling still runs %g s after the end of this Nimbus's leadership",
                 _END_SECS,
@@ -125,6 +124,10 @@ class Scheduler:
             decision, snapshot = self._decide(rounds)
         except NotLeaderError:
             raise
+        except ChangedMeanwhileError as error:
+            log.info("%s: planned again", error)
+            self._needs_sync = True
+            return 0.0
         except Exception:
             self._needs_sync = True
             self._status.record_failure()
@@ -134,15 +137,12 @@ class Scheduler:
 
     def _decide(self, rounds: _Rounds) -> tuple[Decision, ClusterSnapshot]:
         leader, epoch = rounds.leader, rounds.leader.fence.epoch
-        if self._needs_sync:
-            self._storm.state.sync_path(paths.STORMS)
-            self._needs_sync = False
-        # Before the read, so that later changes start another round.
-        rounds.watch_lists()
         now = self._clock()
-        snapshot = self._snapshot(leader)
+        snapshot = self._snapshot(leader, is_synced=self._needs_sync)
+        self._needs_sync = False
         if self._conf_changes.finish(leader, snapshot.bases):
             snapshot = self._snapshot(leader)
+        rounds.seen = snapshot
         self._warn_of_java(snapshot)
         known = self._topology_cache.topologies(snapshot, self._memory.texts)
         decision = decide(
@@ -164,12 +164,12 @@ class Scheduler:
         rounds.check()
         self._log_texts(decision.memory.texts)
         self._memory = decision.memory
-        rounds.watch_supervisors(_supervisors_to_watch(decision), snapshot.supervisors)
+        rounds.watch_supervisors(_supervisors_to_watch(decision))
         return decision, snapshot
 
-    def _snapshot(self, leader: LeaderClusterState) -> ClusterSnapshot:
+    def _snapshot(self, leader: LeaderClusterState, *, is_synced: bool = False) -> ClusterSnapshot:
         read = partial(leader.snapshot, may_lack_heartbeats=True, clock=self._clock)
-        snapshot = read(values=self._needs_values)
+        snapshot = read(values=self._needs_values, is_synced=is_synced)
         # Without ages from a Pacemaker, only values show when workers beat.
         ageless = [one for one in snapshot.heartbeats.by_path.values() if one.age_secs is None]
         was_needed, self._needs_values = self._needs_values, bool(ageless)
@@ -221,7 +221,7 @@ class Scheduler:
                     hosts=hosts,
                     owner=snapshot.bases[storm_id].owner,
                 )
-                leader.set_assignment(storm_id, record, known[storm_id].conf)
+                leader.set_assignment(storm_id, record, known[storm_id].conf, seen=snapshot)
                 log.info("%s: assigned %s", storm_id, _launches_text(launches, hosts))
                 earlier = () if was is None else launches_from_record(was)
                 _note_checkpoints(
@@ -264,52 +264,58 @@ class Scheduler:
 
 
 class _Rounds:
-    """The rounds of a leadership, with thread and watches."""
+    """The rounds of a leadership: a thread that also changes of the cluster wake."""
 
     def __init__(self, leader: LeaderClusterState, once: Callable[[_Rounds], float]) -> None:
         self.leader = leader
         self.thread = PeriodicThread(
             "nimbus scheduling", lambda: once(self), settle_secs=_SETTLE_SECS, logger=log
         )
-        self._watched: set[str] = set()
+        #: The records of the last round.
+        self.seen: ClusterRecords | None = None
+        self._watched: frozenset[str] = frozenset()
+
+    def start(self) -> None:
+        self.leader.view.subscription.add_listener(self._on_change)
+        self.thread.start()
+
+    def close(self) -> bool:
+        """End the thread; return whether the last round ended in time."""
+        self.leader.view.subscription.remove_listener(self._on_change)
+        return self.thread.close(_END_SECS)
 
     def check(self) -> None:
         """Raise `NotLeaderError` if the leadership ended: the next may have the same fence."""
         if self.thread.is_closing:
             raise NotLeaderError("this leadership ended, and its round with it")
 
-    def watch_lists(self) -> None:
-        self._watch(paths.STORMS, self.leader.active_storms)
-        self._watch(paths.ASSIGNMENTS, self.leader.assignments)
-        self._watch(paths.SUPERVISORS, self.leader.supervisors)
+    def watch_supervisors(self, supervisor_ids: Iterable[str]) -> None:
+        """Start a round when one of these supervisors reports a stopped worker."""
+        self._watched = frozenset(supervisor_ids)
+        self._on_change()
 
-    def watch_supervisors(
-        self, supervisor_ids: Iterable[str], read: Mapping[str, SupervisorInfo]
-    ) -> None:
-        """Watch supervisors' records; wake if a worker was reported stopped since `read`."""
-        for id_ in supervisor_ids:
-            path = paths.supervisor(id_)
-            if path not in self._watched:
-                info = self._watch(path, partial(self.leader.supervisor_info, id_))
-                if _stopped_workers(info) != _stopped_workers(read.get(id_)):
-                    self.thread.wake()
-
-    def _watch(self, path: str, read: Callable[[Callback], Value]) -> Value | None:
-        if path in self._watched:
-            return None
-
-        def fired() -> None:
-            self._watched.discard(path)
+    def _on_change(self) -> None:
+        seen = self.seen
+        if seen is not None and _needs_round(seen, self.leader.view.latest(), self._watched):
             self.thread.wake()
 
-        self._watched.add(path)
-        try:
-            return read(fired)
-        except SerializationError:
-            return None  # the watch is left all the same
-        except BaseException:
-            self._watched.discard(path)
-            raise
+
+def _needs_round(seen: ClusterRecords, now: ClusterRecords, watched: frozenset[str]) -> bool:
+    """Return whether topologies, assignments or supervisors came or went, or workers stopped.
+
+    Other changes of supervisors' records, which are frequent, and of bases wait for the next round.
+    """
+    for before, after in (
+        (seen.bases, now.bases),
+        (seen.assignments, now.assignments),
+        (seen.supervisors, now.supervisors),
+    ):
+        if before is not after and before.keys() != after.keys():
+            return True
+    return any(
+        _stopped_workers(seen.supervisors.get(id_)) != _stopped_workers(now.supervisors.get(id_))
+        for id_ in watched
+    )
 
 
 def _supervisors_to_watch(decision: Decision) -> set[str]:

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from thriftpy2.thrift import TPayload
 
@@ -271,8 +271,6 @@ class Codec:
         self._compression = compression
         #: The Storm that must read the records.
         self.release = release or release_for(compression)
-        #: Of the last `read_all`, by directory.
-        self._listed: dict[str, Mapping[str, _Read]] = {}
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, Any]) -> Self:
@@ -286,31 +284,5 @@ class Codec:
     def read(self, cls: type[Record], data: bytes) -> Record:
         return deserialize(cls, data)
 
-    def read_all(
-        self, cls: type[Record], directory: str, values: Mapping[str, bytes]
-    ) -> tuple[dict[str, Record], dict[str, SerializationError]]:
-        """Decode all `values` of a directory, by name; return records and errors.
-
-        Unchanged bytes return the same object again: decoding takes most of a large cluster's read.
-        """
-        before, now = self._listed.get(directory, {}), dict[str, _Read]()
-        failed = {}
-        for name, data in values.items():
-            known = before.get(name)
-            if known is None or known.data != data:
-                try:
-                    known = _Read(data, self.read(cls, data))
-                except SerializationError as error:
-                    failed[name] = error
-                    continue
-            now[name] = known
-        self._listed[directory] = now
-        return {name: each.record for name, each in now.items()}, failed
-
     def write(self, record: TPayload) -> bytes:
         return serialize(record, self._compression, release=self.release)
-
-
-class _Read(NamedTuple):
-    data: bytes
-    record: Any

@@ -112,19 +112,6 @@ def test_reads_of_many_skip_and_count_unreadable_values(storm, leader, memory, c
     assert storm.unreadable == 2
 
 
-def test_record_is_decoded_again_only_if_its_bytes_changed(storm, leader):
-    for storm_id in ("a", "b", "gone"):
-        leader.set_assignment(storm_id, Assignment("/old"))
-    before = storm.assignments_info()
-    leader.set_assignment("b", Assignment("/new"))
-    leader.remove_storm("gone")
-    after = storm.assignments_info()
-    assert {id_: each.master_code_dir for id_, each in after.items()} == {"a": "/old", "b": "/new"}
-    assert after["a"] is before["a"]
-    leader.set_assignment("gone", Assignment("/old"))
-    assert storm.assignments_info()["gone"] is not before["gone"], "what is gone is forgotten"
-
-
 def test_what_is_remembered_of_the_unreadable_is_bounded(storm, memory, monkeypatch):
     monkeypatch.setattr("stormkeeper.state.storm.record_io.MOST_UNREADABLE", 3)
     for number in range(10):

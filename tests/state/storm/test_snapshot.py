@@ -65,21 +65,20 @@ def test_what_cannot_be_read_is_named_and_not_taken_for_absent(storm, leader, me
     assert found.unreadable == {paths.assignment("bad-1-1")}
 
 
-def test_heartbeats_are_read_last(storm, leader, memory, monkeypatch):
+def test_heartbeats_are_read_last(storm, leader, monkeypatch):
     """Or a worker that was assigned meanwhile would seem never to have beaten."""
-    read, done = memory.children_data, []
+    read, done = storm.view.caught_up, []
 
-    def then_a_worker_comes(path_, watch=False):
-        try:
-            return read(path_, watch)
-        finally:
-            done.append(path_)
-            leader.set_assignment(STORM, assignment())
-            storm.heartbeats.beat(path(STORM), b"x")
+    def then_a_worker_comes():
+        leader.set_assignment(STORM, assignment())
+        records = read()
+        storm.heartbeats.beat(path(STORM), b"x")
+        done.append(records)
+        return records
 
-    monkeypatch.setattr(memory, "children_data", then_a_worker_comes)
+    monkeypatch.setattr(storm.view, "caught_up", then_a_worker_comes)
     found = storm.snapshot(clock=lambda: len(done))
-    assert found.heartbeats_at == len(done) > 0
+    assert found.heartbeats_at == len(done) == 1
     assert STORM in found.assignments
     assert path(STORM) in found.heartbeats.by_path
 

@@ -10,7 +10,7 @@ import copy
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Final, Generic, TypeVar
 
@@ -114,8 +114,8 @@ class ClusterCalls(CallGroup):
             leader = self._context.elector.leader_address()
         except NoLeaderError as error:
             raise CallRefusedError(str(error)) from error
-        now = self._context.clock()
-        for each in nimbus_summaries(self._context.storm.nimbuses(), leader, now):
+        records, now = self._context.storm.view.caught_up(), self._context.clock()
+        for each in nimbus_summaries(records.nimbuses.values(), leader, now):
             if each.isLeader:
                 return each
         # The leader is not registered yet, or no longer.
@@ -126,15 +126,12 @@ class ClusterCalls(CallGroup):
         return self._cluster()
 
     def _read_cluster(self) -> ClusterSummary:
-        storm = self._context.storm
-        infos = storm.all_supervisor_info()
-        assignments = storm.assignments_info()
-        found = self._views.read(storm.storm_bases(), assignments)
+        records = self._context.storm.view.caught_up()
         return ClusterSummary(
-            supervisors=_supervisors(infos, assignments),
-            topologies=[topology_summary(view) for view in found],
+            supervisors=_supervisors(records.supervisors, records.assignments),
+            topologies=[topology_summary(view) for view in self._views.read(records)],
             nimbuses=nimbus_summaries(
-                storm.nimbuses(), self._leader_or_none(), self._context.clock()
+                records.nimbuses.values(), self._leader_or_none(), self._context.clock()
             ),
         )
 
@@ -159,7 +156,7 @@ class ClusterCalls(CallGroup):
 
     def getTopologyHistory(self, user: str | None, /) -> TopologyHistoryInfo:
         """Return the ids of present topologies and, as in Storm, of topologies removed here."""
-        bases = self._context.storm.storm_bases()
+        bases = self._context.storm.view.caught_up().bases
         living = [id_ for id_, base in bases.items() if not user or base.owner == user]
         return TopologyHistoryInfo(list(dict.fromkeys([*living, *self._context.removed(user)])))
 
@@ -167,27 +164,25 @@ class ClusterCalls(CallGroup):
         self, supervisor_id: str | None, host: str | None, include_sys: bool, /
     ) -> SupervisorPageInfo:
         """Return a supervisor, or all supervisors of a host, with their workers."""
-        storm = self._context.storm
-        infos = storm.all_supervisor_info()
+        records = self._context.storm.view.caught_up()
+        infos = records.supervisors
         if supervisor_id:
             if supervisor_id not in infos:
                 raise CallerError(f"there is no supervisor {supervisor_id}")
             chosen = {supervisor_id: infos[supervisor_id]}
         else:
             chosen = {id_: info for id_, info in infos.items() if info.hostname == host}
-        assignments = storm.assignments_info()
-        touching = {
-            storm_id: assignment
-            for storm_id, assignment in assignments.items()
-            if not chosen.keys().isdisjoint(_supervisor_ids(assignment))
+        bases = {
+            storm_id: records.bases[storm_id]
+            for storm_id, assignment in records.assignments.items()
+            if storm_id in records.bases
+            and not chosen.keys().isdisjoint(_supervisor_ids(assignment))
         }
-        bases = storm.storm_bases() if touching else {}
-        bases = {storm_id: base for storm_id, base in bases.items() if storm_id in touching}
         return SupervisorPageInfo(
-            supervisor_summaries=_supervisors(chosen, assignments),
+            supervisor_summaries=_supervisors(chosen, records.assignments),
             worker_summaries=[
                 worker
-                for view in self._views.read(bases, touching)
+                for view in self._views.read(records, bases)
                 for worker in worker_summaries(
                     view, self._views.read_heartbeats(view), include_sys=include_sys
                 )
@@ -199,7 +194,7 @@ class ClusterCalls(CallGroup):
         return json.dumps(without_secrets(self._context.conf), sort_keys=True)
 
     def getSupervisorAssignments(self, node: str, /) -> SupervisorAssignments:
-        found = self._context.storm.assignments_info()
+        found = self._context.storm.view.caught_up().assignments
         return SupervisorAssignments(
             {storm_id: each for storm_id, each in found.items() if _names(each, node)}
         )
@@ -328,7 +323,7 @@ def _owner_summary(name: str, group: list[TopologySummary]) -> OwnerResourceSumm
 
 
 def _supervisors(
-    infos: dict[str, SupervisorInfo], assignments: dict[str, Assignment]
+    infos: Mapping[str, SupervisorInfo], assignments: Mapping[str, Assignment]
 ) -> list[SupervisorSummary]:
     workers = used_workers(assignments.values())
     memory = used_memory(assignments.values())

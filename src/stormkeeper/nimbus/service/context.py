@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stormkeeper import paths
 from stormkeeper.blobs import distributor
 from stormkeeper.blobs.distributor import CodeDistributor
 from stormkeeper.conf import Conf
@@ -23,7 +22,6 @@ from stormkeeper.errors import (
     CheckpointsError,
     CodeError,
     InvalidBlobKeyError,
-    InvalidPathError,
     NotLeaderError,
     RecordTooLargeError,
     StateError,
@@ -153,31 +151,19 @@ class CallGroup:
         return f"current leader is {host_port(leader.host, leader.port)}"
 
     def _led_topology(self, name: str) -> tuple[Leadership, str, StormBase]:
-        leadership = self._leadership()
-        for storm_id, base in leadership.leader.storm_bases().items():
-            if base.name == name:
-                return leadership, storm_id, base
-        raise NotAliveException(f"{name} is not alive")
+        return self._leadership(), *self._topology_by_name(name)
 
     def _topology_by_name(self, name: str) -> tuple[str, StormBase]:
-        storm = self._context.storm
-        for is_synced in (False, True):
-            if is_synced:
-                storm.state.sync_path(paths.STORMS)
-            for storm_id, base in storm.storm_bases().items():
+        view = self._context.storm.view
+        for read in (view.caught_up, view.now):
+            for storm_id, base in read().bases.items():
                 if base.name == name:
                     return storm_id, base
         raise NotAliveException(f"{name} is not alive")
 
     def _base(self, storm_id: str) -> StormBase:
-        storm = self._context.storm
-        try:
-            base = storm.storm_base(storm_id)
-            if base is None:
-                storm.state.sync_path(paths.STORMS)
-                base = storm.storm_base(storm_id)
-        except InvalidPathError:
-            base = None
+        view = self._context.storm.view
+        base = view.caught_up().bases.get(storm_id) or view.now().bases.get(storm_id)
         if base is None:
             raise NotAliveException(storm_id)
         return base

@@ -104,7 +104,8 @@ class SubmissionCalls(CallGroup):
         if fault := topology_fault(name):
             raise InvalidTopologyException(fault)
         with self._context.submissions.submitting(name), ExitStack() as going:
-            if any(base.name == name for base in leadership.leader.storm_bases().values()):
+            bases = leadership.leader.view.caught_up().bases
+            if any(base.name == name for base in bases.values()):
                 raise AlreadyAliveException(f"{name} is already alive")
             own = topology_checks.read_conf(json_conf)
             self._check_blobs(own)

@@ -18,12 +18,12 @@ from stormkeeper.nimbus.health import CRASHING, FAILED, STUCK, WorkerHealth
 from stormkeeper.nimbus.service.context import ServiceContext
 from stormkeeper.nimbus.submitted import Submitted
 from stormkeeper.paths import Slot
+from stormkeeper.state.storm.cluster_view import ClusterRecords
 from stormkeeper.statistics.executor_reports import Slot as ReportSlot
 from stormkeeper.thrift.records import (
     Assignment,
     ClusterWorkerHeartbeat,
     StormBase,
-    SupervisorInfo,
     TopologyHealth,
 )
 from stormkeeper.topology.faults import is_crash, newest_line
@@ -35,8 +35,6 @@ _MEMORY: Final = "topology.worker.memory.mb"
 
 _LARGEST: Final = 2**31 - 1
 
-#: Supervisors read individually; more are read in bulk.
-_SUPERVISORS_READ: Final = 8
 #: Crashing topologies of a list whose errors are read; others show the supervisor's reason.
 _ERRORS_READ: Final = 20
 
@@ -102,38 +100,38 @@ class ViewReader:
         self._context = context
 
     def read_one(self, storm_id: str, base: StormBase) -> View:
-        assignment = self._context.storm.assignment_info(storm_id)
-        found = {} if assignment is None else {storm_id: assignment}
-        return self.read({storm_id: base}, found, only=storm_id)[0]
+        records = self._context.storm.view.caught_up()
+        return self.read(records, {storm_id: base}, only=storm_id)[0]
 
     def read(
         self,
-        bases: Mapping[str, StormBase],
-        assignments: Mapping[str, Assignment],
+        records: ClusterRecords,
+        bases: Mapping[str, StormBase] | None = None,
         *,
         only: str | None = None,
     ) -> list[View]:
-        """Return views of topologies; heartbeats are read of the topology `only`, or of all."""
-        codes = {storm_id: keys.of_topology(storm_id)[1] for storm_id in bases}
-        holders = self._context.storm.blob_holders(list(codes.values()))
+        """Return views of topologies, by default all; heartbeats are read of `only`, or of all."""
+        bases = records.bases if bases is None else bases
         texts, now = self._context.sched_status(), self._context.clock()
         views = [
             View(
                 storm_id=storm_id,
                 base=base,
-                assignment=assignments.get(storm_id),
+                assignment=records.assignments.get(storm_id),
                 submitted=self._read_code(storm_id, base.component_executors or {}),
                 sched_status=texts.get(storm_id),
-                replication_count=len({holder.nimbus for holder in holders[codes[storm_id]]}),
+                replication_count=_copies(records, storm_id),
                 now=now,
             )
             for storm_id, base in bases.items()
         ]
-        return self._with_health(views, only)
+        return self._with_health(records, views, only)
 
-    def _with_health(self, views: Sequence[View], only: str | None) -> list[View]:
+    def _with_health(
+        self, records: ClusterRecords, views: Sequence[View], only: str | None
+    ) -> list[View]:
         found, crashing = [], 0
-        for view, workers in zip(views, self._worker_health(views, only), strict=True):
+        for view, workers in zip(views, self._worker_health(records, views, only), strict=True):
             hosts = (view.assignment.node_host if view.assignment is not None else None) or {}
             topology = health.of_topology(view.base.status, view.sched_status, workers, hosts)
             if topology is not None and topology.crashes is not None and crashing < _ERRORS_READ:
@@ -143,10 +141,9 @@ class ViewReader:
         return found
 
     def _worker_health(
-        self, views: Sequence[View], only: str | None
+        self, records: ClusterRecords, views: Sequence[View], only: str | None
     ) -> Iterator[dict[Slot, WorkerHealth]]:
-        conf = self._context.conf
-        supervisors, beats = self._read_supervisors(views, only), self._read_beats(only)
+        conf, beats = self._context.conf, self._read_beats(only)
         for view in views:
             stuck = view.conf.get(_STUCK)
             limits = health.Limits(
@@ -157,8 +154,10 @@ class ViewReader:
             own = None if beats is None else beats.get(view.storm_id, {})
             is_script = view.submitted is None or view.submitted.is_script
             is_one = only is not None and not is_script
-            ended = self._context.storm.ended_queries(view.storm_id) if is_one else None
-            yield health.workers(view.assignment, supervisors, own, limits, view.now, ended=ended)
+            ended = records.ended.get(view.storm_id, frozenset()) if is_one else None
+            yield health.workers(
+                view.assignment, records.supervisors, own, limits, view.now, ended=ended
+            )
 
     def _read_beats(self, only: str | None) -> dict[str, dict[Slot, health.Beat]] | None:
         """Return heartbeats by topology and slot; None if no Pacemaker answers."""
@@ -173,20 +172,6 @@ class ViewReader:
             beats.setdefault(worker.storm_id, {})[slot] = health.Beat(activity, age)
         return beats
 
-    def _read_supervisors(
-        self, views: Sequence[View], only: str | None
-    ) -> Mapping[str, SupervisorInfo]:
-        launches = [
-            one
-            for view in views
-            for one in (view.assignment.launches if view.assignment is not None else None) or ()
-        ]
-        nodes = {one.node for one in launches}
-        if only is None or len(nodes) > _SUPERVISORS_READ:
-            return self._context.storm.all_supervisor_info()
-        found = {node: self._context.storm.supervisor_info(node) for node in sorted(nodes)}
-        return {node: info for node, info in found.items() if info is not None}
-
     def _read_last_error(self, storm_id: str) -> str | None:
         errors = self._context.storm.topology_errors(storm_id).values()
         newest = max(
@@ -199,8 +184,7 @@ class ViewReader:
         return None if is_crash(line) else line
 
     def read_all(self) -> list[View]:
-        storm = self._context.storm
-        return self.read(storm.storm_bases(), storm.assignments_info())
+        return self.read(self._context.storm.view.caught_up())
 
     def read_heartbeats(self, view: View) -> dict[ReportSlot, ClusterWorkerHeartbeat]:
         """Return the heartbeats of a topology's workers; none if no Pacemaker answers."""
@@ -221,6 +205,12 @@ class ViewReader:
         except CodeError as error:
             log.debug("%s is shown without its code: %s", storm_id, error)
             return None
+
+
+def _copies(records: ClusterRecords, storm_id: str) -> int:
+    """Return the number of Nimbuses that have a topology's code."""
+    _, code, _ = keys.of_topology(storm_id)
+    return len({holder.nimbus for holder in records.holders.get(code, ())})
 
 
 def _launched(assignment: Assignment) -> dict[Slot, float]:

@@ -6,9 +6,8 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from stormkeeper import paths
@@ -21,6 +20,7 @@ from stormkeeper.state.fenced_writer import FencedWriter
 from stormkeeper.state.leader_lock import Fence
 from stormkeeper.state.storage import ClusterState, Role, StateReader
 from stormkeeper.state.storm.blob_records import BlobHolderWrites, BlobReads, BlobWrites
+from stormkeeper.state.storm.cluster_view import ClusterRecords, ClusterView
 from stormkeeper.state.storm.daemon_records import (
     CheckpointRemovalWrites,
     DaemonReads,
@@ -42,43 +42,21 @@ from stormkeeper.state.storm.worker_reports import (
     ReportWrites,
 )
 from stormkeeper.state.watches import Callback, Stream
-from stormkeeper.thrift.records import Assignment, NimbusSummary, StormBase, SupervisorInfo
-from stormkeeper.thrift.serialization import Codec, Record
+from stormkeeper.thrift.serialization import Codec
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSnapshot:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSnapshot(ClusterRecords):
     """A cluster as read, for a decision that reads nothing else.
 
-    Not of one moment: heartbeats are read last, so that assigned workers had time to beat.
+    The heartbeats are read last, so that assigned workers had time to beat.
     """
 
-    #: By topology id, as `assignments`, `ended` and `claimed`.
-    bases: Mapping[str, StormBase]
-    assignments: Mapping[str, Assignment]
-    supervisors: Mapping[str, SupervisorInfo]
-    #: By node name.
-    nimbuses: Mapping[str, NimbusSummary]
-    ended: Mapping[str, frozenset[str]]
-    #: Queries with a checkpoint that a launch has claimed, read after the assignments.
-    claimed: Mapping[str, frozenset[str]]
     heartbeats: Heartbeats
     #: Beginning of the heartbeats' read, by the reader's clock.
     heartbeats_at: float
-    #: Paths of unreadable records, which must not count as absent.
-    unreadable: frozenset[str]
-
-
-def _queries(
-    names: Mapping[str, list[str]], parse: Callable[[str], str | None]
-) -> Mapping[str, frozenset[str]]:
-    found = {
-        storm_id: frozenset(query for name in below if (query := parse(name)) is not None)
-        for storm_id, below in names.items()
-    }
-    return MappingProxyType({storm_id: queries for storm_id, queries in found.items() if queries})
 
 
 T = TypeVar("T")
@@ -122,11 +100,15 @@ class StormReads(
         codec: Codec,
         *,
         heartbeats: HeartbeatStore,
+        session_view: Callable[[], ClusterView] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(state, codec, clock=clock)
         self._heartbeats = heartbeats
         self._streams: Dependents[Stream[Any]] = Dependents()
+        self._session_view = session_view
+        self._view: ClusterView | None = None
+        self._view_lock = threading.Lock()
 
     def watch(self, read: Callable[[Callback], Value]) -> Stream[Value]:
         """Return a stream of a read's values: the present, and the next after each change.
@@ -138,58 +120,51 @@ class StormReads(
         return stream
 
     def disconnect(self) -> None:
-        """Call no more callbacks, and close the streams."""
+        """Call no more callbacks, and close the streams and the own view."""
         self._callbacks.close()
+        if self._view is not None:
+            self._view.close()
         for stream in self._streams:
             stream.close()
+
+    @property
+    def view(self) -> ClusterView:
+        """The session's records in memory, kept in sync from the first use on."""
+        if self._session_view is not None:
+            return self._session_view()
+        with self._view_lock:
+            if self._view is None:
+                self._view = ClusterView(self._state, self._codec)
+            return self._view
 
     def snapshot(
         self,
         *,
         values: bool = False,
         may_lack_heartbeats: bool = False,
+        is_synced: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> ClusterSnapshot:
-        """Read bases, assignments, supervisors, Nimbuses, and then the heartbeats.
+        """Return the records with this session's writes, and then read the heartbeats.
 
-        Takes nine round trips, and one bulk read of heartbeats. If no Pacemaker answers, raises
-        `PacemakerError`, or with `may_lack_heartbeats` returns none; if some answer,
-        `Heartbeats.missing` names the others.
+        With `is_synced` the records have every write to the store before the call. If no Pacemaker
+        answers, raises `PacemakerError`, or with `may_lack_heartbeats` returns none; if some
+        answer, `Heartbeats.missing` names the others.
         """
-        unreadable: set[str] = set()
-
-        def read(cls: type[Record], path: str) -> Mapping[str, Record]:
-            found, others = self._listed(cls, path)
-            unreadable.update(f"{path}/{name}" for name in others)
-            return MappingProxyType(found)
-
-        def beats() -> Heartbeats:
-            try:
-                return self._heartbeats.read_all(values=values, hurried=may_lack_heartbeats)
-            except PacemakerError as error:
-                if not may_lack_heartbeats:
-                    raise
-                log.debug("no heartbeats were read: %s", error)
-                return Heartbeats({}, {})
-
-        bases = read(StormBase, paths.STORMS)
-        assignments = read(Assignment, paths.ASSIGNMENTS)
-        names = self._worker_nodes(list(bases))
+        records = self.view.now() if is_synced else self.view.caught_up()
+        began = clock()
+        try:
+            beats = self._heartbeats.read_all(values=values, hurried=may_lack_heartbeats)
+        except PacemakerError as error:
+            if not may_lack_heartbeats:
+                raise
+            log.debug("no heartbeats were read: %s", error)
+            beats = Heartbeats({}, {})
         return ClusterSnapshot(
-            bases=bases,
-            assignments=assignments,
-            supervisors=read(SupervisorInfo, paths.SUPERVISORS),
-            nimbuses=read(NimbusSummary, paths.NIMBUSES),
-            ended=_queries(names, paths.parse_query_end),
-            claimed=_queries(names, paths.parse_query_claim),
-            heartbeats_at=clock(),
-            heartbeats=beats(),
-            unreadable=frozenset(unreadable),
+            **{each.name: getattr(records, each.name) for each in fields(records)},
+            heartbeats=beats,
+            heartbeats_at=began,
         )
-
-    def _worker_nodes(self, storm_ids: Sequence[str]) -> dict[str, list[str]]:
-        names = self._state.children_many([paths.workerbeats(each) for each in storm_ids])
-        return {storm_id: below for storm_id, below in zip(storm_ids, names, strict=True) if below}
 
 
 class StormClusterState(
@@ -290,6 +265,7 @@ class LeaderClusterState(
         codec: Codec,
         *,
         heartbeats: HeartbeatStore | None = None,
+        session_view: Callable[[], ClusterView] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not isinstance(writer, FencedWriter):
@@ -300,7 +276,9 @@ class LeaderClusterState(
             heartbeats = NodeHeartbeats(writer.session)
         if isinstance(heartbeats, NodeHeartbeats):
             heartbeats = heartbeats.removed_by(writer)
-        super().__init__(writer.session, codec, heartbeats=heartbeats, clock=clock)
+        super().__init__(
+            writer.session, codec, heartbeats=heartbeats, session_view=session_view, clock=clock
+        )
         self._writer = writer
 
     @property
@@ -314,7 +292,10 @@ def leader_state(storm: StormClusterState, fence: Fence) -> LeaderClusterState:
     Disconnect at the end of the leadership. Errors are those of `verify_fence`.
     """
     leader = LeaderClusterState(
-        FencedWriter(storm.state, fence), storm.codec, heartbeats=storm.heartbeats
+        FencedWriter(storm.state, fence),
+        storm.codec,
+        heartbeats=storm.heartbeats,
+        session_view=lambda: storm.view,
     )
     storm.handles.add(leader)
     return leader

@@ -18,6 +18,8 @@ from typing import Any, Final
 from stormkeeper import paths
 from stormkeeper.errors import (
     BadVersionError,
+    ChangedMeanwhileError,
+    NodeExistsError,
     NoNodeError,
     NotEmptyError,
     SerializationError,
@@ -26,7 +28,16 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.names import host_port
-from stormkeeper.state.storage import ClusterState, ConnectionState, Delete, NodeData, SetData
+from stormkeeper.state.storage import (
+    Check,
+    ClusterState,
+    ConnectionState,
+    Create,
+    Delete,
+    NodeData,
+    SetData,
+)
+from stormkeeper.state.storm.cluster_view import ClusterRecords
 from stormkeeper.state.storm.record_io import (
     ROUNDS,
     LeaderWriter,
@@ -34,6 +45,7 @@ from stormkeeper.state.storm.record_io import (
     SessionWriter,
     Versioned,
     checked,
+    digest_of_workers,
 )
 from stormkeeper.state.watches import Callback, WaitingCallbacks, WatchKind
 from stormkeeper.thrift.idl import schema_of
@@ -137,9 +149,36 @@ class TopologyWrites(LeaderWriter):
         storm_id: str,
         assignment: Assignment,
         topology_conf: Mapping[str, Any] | None = None,
+        *,
+        seen: ClusterRecords | None = None,
     ) -> None:
-        """Set where a topology runs."""
-        self._put(Assignment, paths.assignment(storm_id), assignment, topology_conf)
+        """Set where a topology runs.
+
+        With `seen`, the records that the decision was made from, raises `ChangedMeanwhileError` and
+        writes nothing if the topology's base or assignment has changed.
+        """
+        path, base = paths.assignment(storm_id), paths.storm(storm_id)
+        if seen is None:
+            self._put(Assignment, path, assignment, topology_conf)
+            return
+        data, version = self._encoded(checked(Assignment, assignment)), seen.version(path)
+        digest = digest_of_workers(topology_conf)
+        write = (
+            Create(path, data, workers_digest=digest)
+            if version is None
+            else SetData(path, data, version)
+        )
+        if paths.ASSIGNMENTS not in seen.nodes[paths.ASSIGNMENTS]:
+            self._writer.mkdirs(paths.ASSIGNMENTS)
+        try:
+            self._writer.commit([Check(base, seen.version(base) or 0), write])
+        except TransactionError as error:
+            if isinstance(error.reason, BadVersionError | NoNodeError | NodeExistsError):
+                raise ChangedMeanwhileError(
+                    f"{storm_id} was not assigned, as it has changed since it was read:"
+                    f" {error.reason}"
+                ) from error
+            raise error.reason from error
 
     def activate_storm(
         self, storm_id: str, base: StormBase, topology_conf: Mapping[str, Any] | None = None

@@ -14,7 +14,6 @@ from typing import Any, Generic, NamedTuple
 
 from thriftpy2.thrift import TPayload
 
-from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, RecordTooLargeError, SerializationError, StateError
 from stormkeeper.state.fenced_writer import FencedWriter
 from stormkeeper.state.storage import ClusterState, StateReader, StateWriter, digest_id
@@ -26,9 +25,6 @@ log = logging.getLogger(__name__)
 
 #: Attempts beside other sessions' changes.
 ROUNDS = 20
-
-#: Many records that seldom change.
-_CACHED_DIRECTORIES = frozenset({paths.STORMS, paths.ASSIGNMENTS})
 
 #: A ZooKeeper server hangs up on 1 MiB, and the leadership would end with the connection.
 LONGEST = 1_000_000
@@ -128,25 +124,12 @@ class RecordReader:
             return self._state.get_version(path, watch)
 
     def _records(self, cls: type[Record], path: str) -> dict[str, Record]:
-        return self._listed(cls, path)[0]
-
-    def _listed(self, cls: type[Record], path: str) -> tuple[dict[str, Record], set[str]]:
-        """Return the records directly below a node, by name, and the names of unreadable values.
-
-        Readers share records of topologies, and may not change them.
-        """
+        """Return the readable records directly below a node, by name."""
         try:
             nodes = self._state.children_data(path)
         except NoNodeError:
             nodes = {}
-        values = {name: node.data for name, node in nodes.items()}
-        if path in _CACHED_DIRECTORIES:
-            found, failed = self._codec.read_all(cls, path, values)
-            for name, error in failed.items():
-                self._leave_out(f"{path}/{name}", values[name], error)
-        else:
-            found = self._decoded(cls, path, values.items())
-        return found, values.keys() - found.keys()
+        return self._decoded(cls, path, ((name, node.data) for name, node in nodes.items()))
 
     def _decoded(
         self, cls: type[Record], path: str, values: Iterable[tuple[str, bytes]]

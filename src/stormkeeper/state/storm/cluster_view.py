@@ -1,0 +1,196 @@
+"""The records of a cluster in memory, in sync with the store: for plans and answers.
+
+A `ClusterView` subscribes to topologies, assignments, supervisors, Nimbuses, and the names of
+queries' nodes and of blobs' holders. Each version of a record is decoded once, and records that did
+not change are the same objects in all snapshots: nobody may change them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from stormkeeper import paths
+from stormkeeper.errors import SerializationError
+from stormkeeper.paths import BlobHolder
+from stormkeeper.state.storage import StateReader
+from stormkeeper.state.subscription import CATCH_UP_SECS, Node, Snapshot, Subscription, Subtree
+from stormkeeper.thrift.records import Assignment, NimbusSummary, StormBase, SupervisorInfo
+from stormkeeper.thrift.serialization import Codec
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_RECORDS: Mapping[str, type] = {
+    paths.STORMS: StormBase,
+    paths.ASSIGNMENTS: Assignment,
+    paths.SUPERVISORS: SupervisorInfo,
+    paths.NIMBUSES: NimbusSummary,
+}
+_NAMES = (paths.WORKERBEATS, paths.BLOBSTORE)
+
+Names = Mapping[str, frozenset[str]]
+
+
+def records_below(
+    path: str, codec: Codec, on_unreadable: Callable[[str, SerializationError], None]
+) -> Subtree:
+    """Return the subtree of a directory of records; an unreadable value is the error."""
+    cls = _RECORDS[path]
+
+    def decode(node: str, data: bytes) -> Any:
+        try:
+            return codec.read(cls, data)
+        except SerializationError as error:
+            on_unreadable(node, error)
+            return error
+
+    return Subtree(path, 1, decode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRecords:
+    """The records of a cluster, of one snapshot of a `ClusterView`."""
+
+    #: By topology id, as `assignments`, `ended` and `claimed`.
+    bases: Mapping[str, StormBase]
+    assignments: Mapping[str, Assignment]
+    supervisors: Mapping[str, SupervisorInfo]
+    #: By node name.
+    nimbuses: Mapping[str, NimbusSummary]
+    #: Queries that ended by themselves.
+    ended: Names = field(default_factory=dict)
+    #: Queries with a checkpoint that a launch has claimed.
+    claimed: Names = field(default_factory=dict)
+    #: By blob key.
+    holders: Mapping[str, tuple[BlobHolder, ...]] = field(default_factory=dict)
+    #: Paths of unreadable records, which must not count as absent.
+    unreadable: frozenset[str] = frozenset()
+    #: By subtree and path.
+    nodes: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
+
+    def version(self, path: str) -> int | None:
+        """Return the version of the node directly below a directory; None if absent."""
+        node = self.nodes.get(paths.parent(path), {}).get(path)
+        return None if node is None else node.stat.version
+
+
+class ClusterView:
+    """Keeps `ClusterRecords` in sync with the store, from the first use on. Safe for many threads.
+
+    Errors are those of `Subscription.caught_up`.
+    """
+
+    def __init__(self, state: StateReader, codec: Codec) -> None:
+        #: By subtree, the nodes and what was made of them. Replaced as a whole: threads may race.
+        self._made: Mapping[str, tuple[Mapping[str, Node], Any]] = {}
+        self._unreadable = 0
+        # Last: starts a thread.
+        self.subscription = Subscription(
+            state,
+            [
+                *(records_below(path, codec, self._on_unreadable) for path in _RECORDS),
+                *(Subtree(path, 2) for path in _NAMES),
+            ],
+            name="cluster view",
+        ).start()
+
+    @property
+    def unreadable(self) -> int:
+        """Number of unreadable values found so far."""
+        return self._unreadable
+
+    def close(self) -> None:
+        self.subscription.close()
+
+    def latest(self) -> ClusterRecords:
+        """Return the newest records, whatever their age; waits only for the first."""
+        snapshot = self.subscription.snapshot
+        return self._records(snapshot) if snapshot.revision else self.caught_up()
+
+    def caught_up(self, timeout_secs: float = CATCH_UP_SECS) -> ClusterRecords:
+        """Return records with all writes of this session."""
+        return self._records(self.subscription.caught_up(timeout_secs))
+
+    def now(self, timeout_secs: float = CATCH_UP_SECS) -> ClusterRecords:
+        """Return records with all writes to the store before this call."""
+        return self._records(self.subscription.now(timeout_secs))
+
+    def _on_unreadable(self, path: str, error: SerializationError) -> None:
+        self._unreadable += 1
+        log.warning("%s is left out: %s", path, error)
+
+    def _records(self, snapshot: Snapshot) -> ClusterRecords:
+        trees, made = snapshot.trees, dict(self._made)
+
+        def of(path: str, make: Callable[[str, Mapping[str, Node]], T]) -> T:
+            nodes = trees[path]
+            known = made.get(path)
+            if known is None or known[0] is not nodes:
+                known = made[path] = (nodes, make(path, nodes))
+            value: T = known[1]
+            return value
+
+        tables = {path: of(path, _table) for path in _RECORDS}
+        ended, claimed = of(paths.WORKERBEATS, _queries)
+        records = ClusterRecords(
+            bases=tables[paths.STORMS][0],
+            assignments=tables[paths.ASSIGNMENTS][0],
+            supervisors=tables[paths.SUPERVISORS][0],
+            nimbuses=tables[paths.NIMBUSES][0],
+            ended=ended,
+            claimed=claimed,
+            holders=of(paths.BLOBSTORE, _holders),
+            unreadable=frozenset().union(*(unreadable for _, unreadable in tables.values())),
+            nodes=trees,
+        )
+        self._made = made
+        return records
+
+
+def _table(path: str, nodes: Mapping[str, Node]) -> tuple[Mapping[str, Any], frozenset[str]]:
+    """Return the records below `path` by name, sorted, and the paths of unreadable values."""
+    names = sorted(nodes.keys() - {path})
+    records = {
+        name.removeprefix(f"{path}/"): nodes[name].value
+        for name in names
+        if not isinstance(nodes[name].value, SerializationError)
+    }
+    unreadable = (name for name in names if isinstance(nodes[name].value, SerializationError))
+    return MappingProxyType(records), frozenset(unreadable)
+
+
+def _below(path: str, nodes: Mapping[str, Node]) -> dict[str, list[str]]:
+    """Return the names two levels below `path`, by the names one level below."""
+    found: dict[str, list[str]] = {}
+    for node in sorted(nodes):
+        parent, _, name = node.removeprefix(f"{path}/").partition("/")
+        if name:
+            found.setdefault(parent, []).append(name)
+    return found
+
+
+def _queries(path: str, nodes: Mapping[str, Node]) -> tuple[Names, Names]:
+    names = _below(path, nodes)
+    return _parsed(names, paths.parse_query_end), _parsed(names, paths.parse_query_claim)
+
+
+def _parsed(names: Mapping[str, list[str]], parse: Callable[[str], str | None]) -> Names:
+    found = {
+        storm_id: frozenset(query for name in below if (query := parse(name)) is not None)
+        for storm_id, below in names.items()
+    }
+    return MappingProxyType({storm_id: queries for storm_id, queries in found.items() if queries})
+
+
+def _holders(path: str, nodes: Mapping[str, Node]) -> Mapping[str, tuple[BlobHolder, ...]]:
+    return MappingProxyType(
+        {
+            key: tuple(holder for holder in map(paths.parse_blob_holder, names) if holder)
+            for key, names in _below(path, nodes).items()
+        }
+    )

@@ -1,0 +1,76 @@
+"""The records of a cluster in memory."""
+
+import pytest
+
+from stormkeeper import paths
+from stormkeeper.thrift.records import Assignment, StormBase, SupervisorInfo, TopologyStatus
+from support.leaders import lead
+from support.waiting import until
+
+BASE = StormBase("wc", TopologyStatus.ACTIVE, 1)
+
+
+@pytest.fixture
+def view(storm):
+    return storm.view
+
+
+def test_empty_cluster_has_no_records(view):
+    records = view.caught_up()
+    assert (records.bases, records.assignments, records.supervisors, records.nimbuses) == ({},) * 4
+    assert (records.ended, records.claimed, records.holders) == ({},) * 3
+
+
+def test_own_writes_are_seen_at_once(view, storm, leader):
+    for number in range(10):
+        leader.activate_storm(f"wc-{number}", BASE)
+        leader.set_assignment(f"wc-{number}", Assignment("/code"))
+        assert f"wc-{number}" in view.caught_up().assignments
+    storm.supervisor_heartbeat("sup", SupervisorInfo(1, "host", "sup"))
+    assert view.caught_up().supervisors["sup"].hostname == "host"
+    leader.remove_storm("wc-3")
+    records = view.caught_up()
+    assert "wc-3" not in records.bases
+    assert list(records.bases) == sorted(records.bases)
+
+
+def test_record_is_decoded_once_per_version(view, leader):
+    for storm_id in ("a", "b", "gone"):
+        leader.set_assignment(storm_id, Assignment("/old"))
+    before = view.caught_up()
+    leader.set_assignment("b", Assignment("/new"))
+    leader.remove_storm("gone")
+    after = view.caught_up()
+    found = {id_: each.master_code_dir for id_, each in after.assignments.items()}
+    assert found == {"a": "/old", "b": "/new"}
+    assert after.assignments["a"] is before.assignments["a"]
+    assert after.supervisors is before.supervisors
+    leader.set_assignment("gone", Assignment("/old"))
+    assert view.caught_up().assignments["gone"] is not before.assignments["gone"]
+
+
+def test_unreadable_record_is_named_and_logged_once(view, leader, memory, caplog):
+    leader.set_assignment("a", Assignment("/a"))
+    memory.set_data(paths.assignment("b"), b"nonsense")
+    for number in range(3):
+        leader.set_assignment(f"c{number}", Assignment("/a"))
+        assert view.caught_up().unreadable == {paths.assignment("b")}
+        assert "b" not in view.caught_up().assignments
+    assert caplog.text.count("/assignments/b is left out: not an Assignment") == 1
+    assert view.unreadable == 1
+    leader.set_assignment("b", Assignment("/a"))
+    assert view.caught_up().unreadable == frozenset()
+
+
+def test_records_cannot_be_replaced(view, leader):
+    leader.activate_storm("wc", BASE)
+    with pytest.raises(TypeError):
+        view.caught_up().bases["wc"] = BASE
+
+
+def test_leader_has_the_view_of_the_session(storm):
+    view = lead(storm).view
+    assert view is storm.view
+    view.caught_up()
+    storm.disconnect()
+    until(lambda: not view.subscription.is_running)
