@@ -10,7 +10,6 @@ from stormkeeper.nimbus.scheduling import cluster
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.paths import Slot
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.supervisor import assignments
 from stormkeeper.supervisor.assignments import (
     Assignments,
     Orders,
@@ -97,44 +96,25 @@ def test_what_could_never_be_read_is_not_taken_for_absent(world):
     assert world.now() == {"a-1-1": "two"}
 
 
-def test_what_was_read_before_a_failure_is_told_after_it(world, monkeypatch, caplog):
-    caplog.set_level("INFO")
-    world.assign("a-1-1", "one")
-    world.assign("b-2-1", "one")
-    world.following.start()
-    until(lambda: world.now() == {"a-1-1": "one", "b-2-1": "one"})
-    whole = world.storm.assignment_info
-    failures = ["once", "twice"]
-
-    def read(storm_id, callback):
-        if storm_id == "b-2-1" and failures:
-            raise StateUnavailableError(f"no server answered {failures.pop()}")
-        return whole(storm_id, callback)
-
-    monkeypatch.setattr(world.storm, "assignment_info", read)
-    with world.following._lock:  # so that both are read at once
-        world.assign("a-1-1", "two")
-        world.assign("b-2-1", "two")
-    until(lambda: world.now() == {"a-1-1": "two", "b-2-1": "two"})
-    told = [record.getMessage() for record in caplog.records if "assignments" in record.name]
-    assert told == [
-        "the assignments cannot be read, and stay as they are; next attempt in 1 s: no server"
-        " answered twice",
-        "the assignments cannot be read, and stay as they are; next attempt in 1 s: no server"
-        " answered once",
-        "the assignments are read again",
-    ]
-
-
-def test_what_no_watch_has_told_of_is_found(world, monkeypatch):
-    monkeypatch.setattr(assignments, "_PERIOD_SECS", 0.05)
-    whole = world.storm.assignment_info
-    monkeypatch.setattr(world.storm, "assignment_info", lambda storm_id, _: whole(storm_id))
+def test_failed_reads_are_repeated_and_logged(world, monkeypatch, caplog):
     world.assign("a-1-1", "one")
     world.following.start()
     until(lambda: world.now() == {"a-1-1": "one"})
+    whole, failures = world.storm.state.read_many, ["once", "twice"]
+
+    def read(wanted, watch=False):
+        if failures:
+            raise StateUnavailableError(f"no server answered {failures.pop()}")
+        return whole(wanted, watch)
+
+    monkeypatch.setattr(world.storm.state, "read_many", read)
     world.assign("a-1-1", "two")
     until(lambda: world.now() == {"a-1-1": "two"})
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told == [
+        "assignments: not in sync with the store; next attempt in 0.25 s: no server answered twice",
+        "assignments: not in sync with the store; next attempt in 0.5 s: no server answered once",
+    ]
 
 
 def test_nobody_is_told_after_the_end(world):

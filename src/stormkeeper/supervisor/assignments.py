@@ -1,18 +1,18 @@
-"""The cluster's assignments: followed by watches, decoded to orders for this supervisor."""
+"""The cluster's assignments: followed by a subscription, decoded to orders for this supervisor."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
-from stormkeeper.errors import SerializationError, StateError
-from stormkeeper.state.storm.cluster import StormReads
-from stormkeeper.state.watches import Callback
+from stormkeeper import paths
+from stormkeeper.errors import SerializationError
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.cluster_view import records_below
+from stormkeeper.state.subscription import Subscription
 from stormkeeper.supervisor.slot_model import CrashSeries, Restart, SlotAssignment, SlotRecord
 from stormkeeper.thrift.records import Assignment, LaunchClaim, WorkerLaunch
 from stormkeeper.topology.plan import Claim
@@ -22,99 +22,51 @@ log = logging.getLogger(__name__)
 #: By topology id; None: an unreadable assignment.
 Assigned = Mapping[str, Assignment | None]
 
-_PERIOD_SECS: Final = 60.0
-_RETRY_SECS: Final = 1.0
 
-
-class Assignments(PeriodicThread):
+class Assignments:
     """Follows the assignments of all topologies; `publish` gets all of them after each change.
 
     An unreadable assignment keeps its last value, or is None if no value was read. While the
     cluster's state is unavailable, all assignments keep their values.
     """
 
-    def __init__(self, storm: StormReads, publish: Callable[[Assigned], None]) -> None:
-        super().__init__(
-            "assignments",
-            self._follow,
-            retried=StateError,
-            streak=FailureStreak(_RETRY_SECS, _RETRY_SECS),
-            failure="the assignments cannot be read, and stay as they are",
-            recovery="the assignments are read again",
-            logger=log,
-        )
-        self._storm = storm
+    def __init__(self, storm: StormClusterState, publish: Callable[[Assigned], None]) -> None:
         self._publish = publish
-        self._known: dict[str, Assignment | None] = {}
+        self._subscription = Subscription(
+            storm.state,
+            [records_below(paths.ASSIGNMENTS, storm.codec, self._on_unreadable)],
+            name="assignments",
+        )
+        self._subscription.add_listener(self._on_change)
         self._published: Assigned | None = None
-        self._lock = threading.Lock()
-        self._is_list_stale = True
-        self._stale: set[str] = set()
-        #: By topology: a watch with the same callback is set once.
-        self._callbacks: dict[str, Callback] = {}
-        self._has_read = False
 
-    def _follow(self) -> float:
-        if self._has_read and not self.was_woken:
-            self._compare()
-        self._read()
-        self._has_read = True
-        if self._known != self._published and not self.is_closing:
-            self._published = dict(self._known)
-            self._publish(self._published)
-        return _PERIOD_SECS
+    @property
+    def is_running(self) -> bool:
+        return self._subscription.is_running
 
-    def _read(self) -> None:
-        with self._lock:
-            is_list_stale, self._is_list_stale = self._is_list_stale, False
-            stale, self._stale = self._stale, set()
-        try:
-            if is_list_stale:
-                there = set(self._storm.assignments(self._list_changed))
-                for gone in self._known.keys() - there:
-                    del self._known[gone]
-                self._callbacks = {k: v for k, v in self._callbacks.items() if k in there}
-                stale |= there - self._callbacks.keys()
-            for storm_id in sorted(stale):
-                self._read_one(storm_id)
-        except BaseException:
-            with self._lock:
-                self._is_list_stale = True
-                self._stale |= stale
-            raise
+    def start(self) -> None:
+        self._subscription.start()
 
-    def _compare(self) -> None:
-        found = self._storm.assignments_info()
-        other = {key for key in found | self._known if found.get(key) != self._known.get(key)}
-        if other:
-            with self._lock:
-                self._is_list_stale = True
-                self._stale |= other
+    def close(self, timeout_secs: float | None = None) -> bool:
+        """Publish nothing more; return whether the thread ended in time."""
+        return self._subscription.close(timeout_secs)
 
-    def _read_one(self, storm_id: str) -> None:
-        callback = self._callbacks.setdefault(storm_id, lambda: self._changed(storm_id))
-        try:
-            found = self._storm.assignment_info(storm_id, callback)
-        except SerializationError as error:
-            log.warning("the assignment of %s stays as it was: %s", storm_id, error)
-            self._known.setdefault(storm_id, None)
-            return
-        if found is None:
-            self._known.pop(storm_id, None)
-        else:
-            self._known[storm_id] = found
+    def _on_change(self) -> None:
+        before = self._published or {}
+        nodes = self._subscription.snapshot.trees[paths.ASSIGNMENTS]
+        known: dict[str, Assignment | None] = {}
+        for path, node in nodes.items():
+            storm_id = path.removeprefix(f"{paths.ASSIGNMENTS}/")
+            is_readable = isinstance(node.value, Assignment)
+            if path != paths.ASSIGNMENTS:
+                known[storm_id] = node.value if is_readable else before.get(storm_id)
+        if known != self._published:
+            self._published = known
+            self._publish(known)
 
-    # Called on the store's own thread, which must not wait.
-
-    def _list_changed(self) -> None:
-        with self._lock:
-            self._is_list_stale = True
-        self.wake()
-
-    def _changed(self, storm_id: str) -> None:
-        with self._lock:
-            self._stale.add(storm_id)
-        self.wake()
+    def _on_unreadable(self, path: str, error: SerializationError) -> None:
+        storm_id = path.removeprefix(f"{paths.ASSIGNMENTS}/")
+        log.warning("the assignment of %s stays as it was: %s", storm_id, error)
 
 
 _MIB: Final = 2**20

@@ -129,7 +129,7 @@ def _serve(
             started.enter_context(_served(listener, slots, registered, directories, code))
         health.check()  # before the registration
         #: How long the stop waits for each, in seconds.
-        parts: dict[ErrorReports | SlotLoop | PeriodicThread, float] = {
+        parts: dict[ErrorReports | SlotLoop | Assignments | PeriodicThread, float] = {
             reports: 3.0,
             slots: 10.0,
             assignments: 5.0,
