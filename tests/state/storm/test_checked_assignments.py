@@ -51,7 +51,7 @@ def test_removed_topology_is_not_assigned(leader, seen):
     assert directory(leader) is None
 
 
-def test_topology_made_again_refuses_the_assignment_of_the_former(leader, seen):
+def test_topology_made_again_is_not_assigned_as_the_former(leader, seen):
     leader.set_assignment(ID, Assignment("/one"), seen=seen)
     then = leader.view.caught_up()
     leader.remove_storm(ID)
