@@ -71,6 +71,13 @@ def test_nothing_is_mended_while_a_worker_may_run(run, nimbus, broken):
     assert not broken.exists()
 
 
+def test_completed_topology_has_no_worker_on_its_checkpoint(run, nimbus, broken):
+    nimbus.has("wc")
+    nimbus.topologies["wc"].sched_status = "Completed"
+    assert run("repair", "wc", "--yes").exit_code == 0
+    assert not broken.exists()
+
+
 def test_a_claim_says_which_topology_runs_on_a_checkpoint(run, nimbus, broken):
     nimbus.has("job")
     claim = broken.parent.parent / "claims" / "1-2-3"

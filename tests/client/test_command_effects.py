@@ -171,6 +171,17 @@ def test_a_query_that_waits_for_data_is_not_waited_for():
     assert (done.is_done, done.text) == (True, "it runs at node:6700; b waits for data")
 
 
+def test_many_queries_that_wait_for_data_are_counted():
+    names = ("b", "c", "d", "e")
+    *before, done = looks(
+        (20, RUNS, query("a", 0), *map(query, names)),
+        (29, RUNS, query("a", 0), *map(query, names)),
+        (30, RUNS, query("a", 0), *map(query, names)),
+    )
+    assert not any(each.is_done for each in before)
+    assert done.text == "it runs at node:6700; 4 queries wait for data"
+
+
 @pytest.mark.parametrize("state", ["stuck", "waiting", "crashing"])
 def test_what_is_not_well_is_waited_for_and_said(state):
     health = HealthView(state=state, text="its JVM has not answered for 40 s")

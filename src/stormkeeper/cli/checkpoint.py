@@ -177,11 +177,14 @@ class _User(NamedTuple):
 
 
 def _users(connection: NimbusConnection) -> list[_User]:
+    from stormkeeper.client.topology_view import shown_status
+
     found = []
     for each in connection.nimbus.getTopologySummaries():
         saved = json.loads(connection.nimbus.getTopologyConf(each.id))
         folder = saved.get(_FROM) or each.id
-        found.append(_User(each.name, each.id, each.status, folder, saved.get(_DIR)))
+        status = shown_status(each.status, each.sched_status)
+        found.append(_User(each.name, each.id, status, folder, saved.get(_DIR)))
     return found
 
 

@@ -35,6 +35,9 @@ _LIFE_SECS: Final = 30
 _CRASH_REPORT_SECS: Final = 5.0
 PERIOD_SECS: Final = 0.5
 
+#: More names are counted.
+_MOST_NAMED: Final = 3
+
 _DURATION: Final = re.compile(r"\b\d+ (?:s|min|h|d)\b")
 
 
@@ -243,14 +246,18 @@ class PlacementCheck:
         if text:
             return replace(status, is_done=False, text=text)
         idle = [each.name for each in topology.queries if each.last_batch is None]
-        waits = f"; {_listed(idle)} wait{'s' * (len(idle) == 1)} for data" if idle else ""
+        listed = _listed(idle, "queries")
+        waits = f"; {listed} wait{'s' * (len(idle) == 1)} for data" if idle else ""
         return replace(status, text=status.text + waits + _surplus(topology, self._workers))
 
     def _missing_batch(self, topology: TopologyView) -> str:
         """Return the incomplete first batch; a query without data has none."""
         uptime = min((each.uptime_secs for each in topology.workers), default=0)
+        # All at once, as idle queries wait side by side.
         for query in topology.queries:
-            began = self._queries.setdefault(query.name, uptime)
+            self._queries.setdefault(query.name, uptime)
+        for query in topology.queries:
+            began = self._queries[query.name]
             if query.last_batch is not None:
                 continue
             if (query.running_secs or 0.0) >= _CHECK_SECS:
@@ -335,8 +342,8 @@ def _surplus(topology: TopologyView, requested: int | None) -> str:
     return f"; it has {most} queries to run, so {most} workers are the most"
 
 
-def _listed(places: list[str], most: int = 3) -> str:
-    return ", ".join(places) if len(places) <= most else f"{len(places)} workers"
+def _listed(names: list[str], what: str = "workers") -> str:
+    return ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} {what}"
 
 
 def _last_error(topology: TopologyView) -> ComponentError | None:
