@@ -70,6 +70,7 @@ class Query:
         options |= {"values": str(name == STATISTICS).lower(), "parts": "2", "timeoutSecs": "10"}
         self._reader = PacemakerStreamReader(Options.parse(options))
         self._keep = queries.table_updater(conf, servers, name, places)
+        self._parts = queries.number_of_parts(conf, name)
         _, checkpoint = tables.query_folders(conf, name)
         self._notes = Notes(checkpoint)
         self._secs = queries.interval_secs(conf, name)
@@ -94,12 +95,17 @@ class Query:
             for partition in self._reader.partitions(start, end)
             for batch in self._reader.read(partition)
         )
-        context = SimpleNamespace(getLocalProperty=lambda _: notes.query)
+        packed = pa.Table.from_batches(pack_read(batches, Part(0, self._parts), 1))
+        context = SimpleNamespace(
+            getLocalProperty=lambda _: notes.query, setLocalProperty=lambda *_: None
+        )
         conf = SimpleNamespace(get=lambda _: "10000", set=lambda *_: None)
+        rows = zip(*(column.to_pylist() for column in packed), strict=True)
         batch: Any = SimpleNamespace(
             columns=PACKED_PARTS.names,
             sparkSession=SimpleNamespace(sparkContext=context, conf=conf),
-            toArrow=lambda: pa.Table.from_batches(pack_read(batches, Part(0, 1), 1)),
+            toArrow=lambda: packed,
+            rdd=SimpleNamespace(toLocalIterator=lambda **_: rows),
         )
         self._keep(batch, number)
         notes.done(number)
