@@ -63,6 +63,9 @@ class World:
         for path in all_paths(self.store):
             if self.goes_back(path):
                 yield "a node goes back in time"
+        for snapshot in self.snapshots:
+            if not any(is_of(snapshot, tree) for tree, _ in self.store.log):
+                yield "a snapshot is of no moment"
 
     def goes_back(self, path):
         """Whether no rising positions of the log have what the snapshots show of a node."""
@@ -80,6 +83,24 @@ class World:
             if at == len(history):
                 return True
         return False
+
+
+def is_of(snapshot, tree):
+    """Whether a snapshot is the state of a tree, as far as subscriptions follow it."""
+    for root, nodes in snapshot.trees.items():
+        found = {path: version(node.stat, root) for path, node in nodes.items() if path != root}
+        for path, shown in found.items():
+            if version(tree.find(path), root) != shown:
+                return False
+        if len(found) != sum(below(path, root) for path in nodes_of(tree)) - 1:
+            return False
+    return True
+
+
+def nodes_of(tree, path="/"):
+    yield path
+    for name in tree.get(path).children:
+        yield from nodes_of(tree, f"{path.rstrip('/')}/{name}")
 
 
 def all_paths(store):

@@ -27,9 +27,9 @@ from stormkeeper.state.storage import EventType, NodeData, NodeStat, StateReader
 
 log = logging.getLogger(__name__)
 
-#: Rounds of reading after which a snapshot is published although events keep coming. Without more
-#: events a snapshot is the store's state of one moment.
-_ROUNDS: Final = 3
+#: Rounds of reading after which a snapshot is published although changes keep coming. A snapshot
+#: without changes since the last answer is the store's state of one moment.
+_ROUNDS: Final = 100
 
 _CLOSE_SECS: Final = 5.0
 
@@ -401,16 +401,20 @@ class Subscription:
             self._watch_again()
         for round_ in itertools.count(1):
             taken = self._drain()
+            work = self._mirror.take()
+            if work is None:
+                break
             # What is read may name more to read, such as the children of a new node.
-            while (work := self._mirror.take()) is not None:
+            while work is not None:
                 if self._thread.is_closing:
                     return
                 if not self._is_done(work):
                     self._thread.wake()
                     return
-            if not self._events or round_ == _ROUNDS:
-                self._publish(taken)
+                work = self._mirror.take()
+            if round_ == _ROUNDS:
                 break
+        self._publish(taken)
         if self._events:
             self._thread.wake()
 

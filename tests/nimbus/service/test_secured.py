@@ -69,7 +69,7 @@ def test_workers_connect_without_secrets_in_the_conf(nimbus, conf):
         levels = worker.topology_log_config(storm_id).named_logger_level
         assert levels["ROOT"].target_log_level == "DEBUG"
         assert worker.begin_claim(storm_id, "q", claim)
-        assert nimbus.leader.snapshot().claimed == {storm_id: {"q"}}
+        assert nimbus.leader.snapshot(is_synced=True).claimed == {storm_id: {"q"}}
         worker.set_worker_heartbeat(
             storm_id, "node", 6700, ClusterWorkerHeartbeat(storm_id, {}, 1, 1)
         )

@@ -8,11 +8,14 @@ from stormkeeper.state.backends import ZOOKEEPER
 from stormkeeper.thrift.records import (
     Assignment,
     ClusterWorkerHeartbeat,
+    LaunchClaim,
     NimbusSummary,
     StormBase,
     SupervisorInfo,
+    WorkerLaunch,
 )
 from support.heartbeats import heartbeat, path
+from support.waiting import until
 
 STORM = "wc-1-1700000000"
 
@@ -112,3 +115,16 @@ def test_heartbeats_may_be_lacking_where_that_was_said(storm, leader, monkeypatc
     assert (list(found.bases), found.heartbeats.by_path) == ([STORM], {})
     assert found.heartbeats.coverage == {}
     assert asked == [False, True], "whoever can do without does not wait for it"
+
+
+def test_claims_on_released_workers_are_read_after_the_release(storm, leader, memory, monkeypatch):
+    """Or a query whose checkpoint was claimed just before would be placed without it."""
+    launch = WorkerLaunch("sup", 6700, LaunchClaim(1, 2), ["q"], 0, 0, released=True)
+    leader.activate_storm(STORM, base())
+    leader.set_assignment(STORM, Assignment("/code", launches=[launch]))
+    until(lambda: STORM in storm.view.caught_up().assignments)
+    records = storm.view.caught_up()
+    memory.set_data(paths.query_claim(STORM, "q"), b"")
+    monkeypatch.setattr(storm.view, "caught_up", lambda: records)
+    assert records.claimed == {}
+    assert storm.snapshot().claimed == {STORM: {"q"}}

@@ -20,7 +20,12 @@ from stormkeeper.state.fenced_writer import FencedWriter
 from stormkeeper.state.leader_lock import Fence
 from stormkeeper.state.storage import ClusterState, Role, StateReader
 from stormkeeper.state.storm.blob_records import BlobHolderWrites, BlobReads, BlobWrites
-from stormkeeper.state.storm.cluster_view import ClusterRecords, ClusterView
+from stormkeeper.state.storm.cluster_view import (
+    ClusterRecords,
+    ClusterView,
+    Names,
+    parsed_queries,
+)
 from stormkeeper.state.storm.daemon_records import (
     CheckpointRemovalWrites,
     DaemonReads,
@@ -152,6 +157,7 @@ class StormReads(
         answer, `Heartbeats.missing` names the others.
         """
         records = self.view.now() if is_synced else self.view.caught_up()
+        ended, claimed = self._newest_names(records)
         began = clock()
         try:
             beats = self._heartbeats.read_all(values=values, hurried=may_lack_heartbeats)
@@ -161,10 +167,25 @@ class StormReads(
             log.debug("no heartbeats were read: %s", error)
             beats = Heartbeats({}, {})
         return ClusterSnapshot(
-            **{each.name: getattr(records, each.name) for each in fields(records)},
+            **{each.name: getattr(records, each.name) for each in fields(records)}
+            | {"ended": {**records.ended, **ended}, "claimed": {**records.claimed, **claimed}},
             heartbeats=beats,
             heartbeats_at=began,
         )
+
+    def _newest_names(self, records: ClusterRecords) -> tuple[Names, Names]:
+        """Return ended and claimed queries of topologies with released workers, as of now.
+
+        A released worker can claim no checkpoint any more, so a claim that is not there now, after
+        the release was seen, will never be.
+        """
+        released = [
+            storm_id
+            for storm_id, each in records.assignments.items()
+            if any(launch.released for launch in each.launches or ())
+        ]
+        names = self._state.children_many([paths.workerbeats(each) for each in released])
+        return parsed_queries(dict(zip(released, (below or [] for below in names), strict=True)))
 
 
 class StormClusterState(

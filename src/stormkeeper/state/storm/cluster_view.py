@@ -175,16 +175,24 @@ def _below(path: str, nodes: Mapping[str, Node]) -> dict[str, list[str]]:
 
 
 def _queries(path: str, nodes: Mapping[str, Node]) -> tuple[Names, Names]:
-    names = _below(path, nodes)
+    found = parsed_queries(_below(path, nodes))
+    return _without_empty(found[0]), _without_empty(found[1])
+
+
+def parsed_queries(names: Mapping[str, list[str]]) -> tuple[Names, Names]:
+    """Return ended and claimed queries by topology, from the names below ``/workerbeats``."""
     return _parsed(names, paths.parse_query_end), _parsed(names, paths.parse_query_claim)
 
 
 def _parsed(names: Mapping[str, list[str]], parse: Callable[[str], str | None]) -> Names:
-    found = {
+    return {
         storm_id: frozenset(query for name in below if (query := parse(name)) is not None)
         for storm_id, below in names.items()
     }
-    return MappingProxyType({storm_id: queries for storm_id, queries in found.items() if queries})
+
+
+def _without_empty(names: Names) -> Names:
+    return MappingProxyType({storm_id: queries for storm_id, queries in names.items() if queries})
 
 
 def _holders(path: str, nodes: Mapping[str, Node]) -> Mapping[str, tuple[BlobHolder, ...]]:
