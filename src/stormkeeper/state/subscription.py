@@ -362,7 +362,8 @@ class Subscription:
                 age = self._clock() - self._current_at
                 raise StateUnavailableError(
                     f"what is known of {', '.join(self._roots)} is {age:.1f} s old, and the store"
-                    f" has not answered within {timeout_secs:g} s"
+                    f" has not answered within {timeout_secs:g} s: check that a majority of the"
+                    " servers runs (storm.zookeeper.servers)"
                 )
             return self._snapshot
 
