@@ -56,7 +56,7 @@ class Node(NamedTuple):
     stat: NodeStat
 
 
-class Change(NamedTuple):
+class Difference(NamedTuple):
     """A difference between two snapshots; None for an absent node."""
 
     path: str
@@ -74,23 +74,23 @@ class Snapshot:
     revision: int = 0
     trees: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
 
-    def changes_since(self, before: Snapshot) -> list[Change]:
+    def changes_since(self, before: Snapshot) -> list[Difference]:
         """Return the differences: removals first, the deepest first, then by zxid."""
         changes = []
         for root, nodes in self.trees.items():
             old = before.trees.get(root, {})
             if nodes is old:
                 continue
-            changes += [Change(path, old[path], None) for path in old.keys() - nodes.keys()]
+            changes += [Difference(path, old[path], None) for path in old.keys() - nodes.keys()]
             changes += [
-                Change(path, old.get(path), node)
+                Difference(path, old.get(path), node)
                 for path, node in nodes.items()
                 if old.get(path) is not node
             ]
         return sorted(changes, key=_order)
 
 
-def _order(change: Change) -> tuple[int, int]:
+def _order(change: Difference) -> tuple[int, int]:
     if change.after is None:
         return (-1, -change.path.count("/"))
     return (max(change.after.stat.created, change.after.stat.modified), change.path.count("/"))
