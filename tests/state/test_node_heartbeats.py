@@ -124,3 +124,22 @@ def test_a_leader_s_writer_removes(session):
     heartbeats.remove("/workerbeats/a")
     assert removed == ["/workerbeats/a"]
     assert heartbeats.read(path("a")) is not None
+
+
+def test_a_follower_keeps_the_moments_of_nodes(heartbeats, clock):
+    follower = heartbeats.follower(bytes.decode)
+    for name in "ab":
+        heartbeats.beat(path(name), b"1")
+    assert follower.refresh().changed == {path("a"), path("b")}
+    kept = follower.get(path("a"))
+    clock.now += 7.0
+    heartbeats.beat(path("b"), b"2")
+    refreshed = follower.refresh()
+    assert (refreshed.began, refreshed.changed) == (clock.now, {path("b")})
+    assert refreshed.coverage[ZOOKEEPER].horizon_secs == 7.0
+    assert follower.get(path("a")) is kept
+    assert (follower.get(path("b")).value, follower.get(path("b")).received_at) == ("2", clock.now)
+    assert [where for where, _ in follower.silent(5, clock.now)] == [path("a")]
+    heartbeats.remove(path("a"))
+    assert follower.refresh().changed == {path("a")}
+    assert path("a") not in follower

@@ -14,6 +14,7 @@ from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, Position
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.pacemaker.client.pool import PacemakerPool
+from stormkeeper.pacemaker.client.server_reads import Heartbeat
 from stormkeeper.thrift.pacemaker import ServerInfo
 
 
@@ -59,6 +60,19 @@ class Coverage:
             horizon_secs=max(0.0, answer.horizon_ms / 1000 - seconds_ago),
             keys=answer.keys,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeats:
+    """A reading: workers' newest heartbeats on servers that answered, and all coverage."""
+
+    by_path: Mapping[str, Heartbeat]
+    coverage: Mapping[str, Coverage]
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Servers that did not answer, with reasons."""
+        return {name: one.error for name, one in self.coverage.items() if one.error is not None}
 
 
 def ask(

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from stormkeeper import paths
-from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.heartbeats.coverage import Coverage, Heartbeats
+from stormkeeper.heartbeats.follower import HeartbeatFollower
 from stormkeeper.pacemaker.client.pool import PacemakerPool, connect
 from stormkeeper.pacemaker.client.server_reads import Heartbeat
 from stormkeeper.paths import WORKERBEATS
@@ -26,18 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Heartbeat", "HeartbeatSender", "HeartbeatStore", "Heartbeats"]
 
-
-@dataclass(frozen=True, slots=True)
-class Heartbeats:
-    """A reading: workers' newest heartbeats on servers that answered, and all coverage."""
-
-    by_path: Mapping[str, Heartbeat]
-    coverage: Mapping[str, Coverage]
-
-    @property
-    def missing(self) -> dict[str, str]:
-        """Servers that did not answer, with reasons."""
-        return {name: one.error for name, one in self.coverage.items() if one.error is not None}
+Value = TypeVar("Value")
 
 
 class HeartbeatSender(Protocol):
@@ -75,6 +64,10 @@ class HeartbeatStore(HeartbeatSender, Protocol):
 
     def read_each(self, paths: Collection[str]) -> dict[str, Heartbeat]:
         """Return heartbeats of workers of one topology, with values, by path."""
+        ...
+
+    def follower(self, decode: Callable[[bytes], Value] | None = None) -> HeartbeatFollower[Value]:
+        """Return a mirror of all heartbeats, with values as `decode` makes them, or only ages."""
         ...
 
     def names(self, path: str = WORKERBEATS) -> list[str]:
@@ -131,6 +124,9 @@ class PacemakerHeartbeats:
         (above,) = {path.rpartition("/")[0] for path in paths}
         found = self.read_all(above, values=True).by_path
         return {path: found[path] for path in paths if path in found}
+
+    def follower(self, decode: Callable[[bytes], Value] | None = None) -> HeartbeatFollower[Value]:
+        return HeartbeatFollower(self.read_all, self._pool, path=WORKERBEATS, decode=decode)
 
     def names(self, path: str = WORKERBEATS) -> list[str]:
         return self._pool.children(paths.check(path))

@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from stormkeeper import paths
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError, NoNodeError, StateUnavailableError
 from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.heartbeats.follower import HeartbeatFollower
 from stormkeeper.heartbeats.stores import (
     Heartbeat,
     Heartbeats,
@@ -35,6 +36,8 @@ ZOOKEEPER: Final = "zookeeper"
 
 #: ``/workerbeats/<storm id>/<node>-<port>``.
 _DEPTH: Final = 3
+
+Value = TypeVar("Value")
 
 
 def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) -> ClusterState:
@@ -180,6 +183,11 @@ class NodeHeartbeats:
     def read_each(self, paths: Collection[str]) -> dict[str, Heartbeat]:
         with self._gap_on_failure():
             return self._read(list(paths), values=True)
+
+    def follower(self, decode: Callable[[bytes], Value] | None = None) -> HeartbeatFollower[Value]:
+        return HeartbeatFollower(
+            self.read_all, path=WORKERBEATS, decode=decode, clock=self._ages.clock
+        )
 
     def names(self, path: str = WORKERBEATS) -> list[str]:
         try:

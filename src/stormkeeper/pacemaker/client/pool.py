@@ -6,7 +6,9 @@ clients do the same, so both can share the servers.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -42,14 +44,16 @@ from stormkeeper.pacemaker.client.pool_writes import MissedDeletes, PulseSender
 from stormkeeper.pacemaker.client.server_reads import (
     Heartbeat,
     Question,
+    ServerChanges,
     ServerContents,
+    changes_since,
     contents_below,
     copy_of,
     description_of,
     names_below,
     one_request,
 )
-from stormkeeper.pacemaker.wire.messages import Message, MessageType
+from stormkeeper.pacemaker.wire.messages import Changes, Message, MessageType
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo
@@ -199,6 +203,38 @@ class PacemakerPool:
         if not values and any(some.info is None for some in answered.values()):
             found = without_values(found)
         return Readings(found, servers)
+
+    def changes(
+        self,
+        path: str,
+        positions: Mapping[Address, tuple[str, int]],
+        unpack: Callable[[Address, Changes[str], float], T],
+        *,
+        values: bool,
+        hurried: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> "dict[Address, ServerChanges[T] | StormkeeperError | None]":
+        """Read the changes since each server's position, as `changes_since`; errors as `read`.
+
+        A server without a position is read from its beginning, a Java Pacemaker has None.
+        """
+
+        def begin(client: PacemakerClient) -> "Question[ServerChanges[T] | None]":
+            server = client.address
+            return changes_since(
+                path,
+                positions.get(server),
+                server,
+                partial(unpack, server),
+                values=values,
+                clock=clock,
+            )
+
+        outcomes = self._read_all(begin, hurried=hurried)
+        return {
+            server: outcomes.failed.get(server) or outcomes.answered[server]
+            for server in self._clients
+        }
 
     def server_infos(self) -> "dict[Address, ServerInfo | StormkeeperError | None]":
         """Return each server's description, None from a Java Pacemaker, or an error."""

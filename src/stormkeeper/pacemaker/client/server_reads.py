@@ -10,13 +10,14 @@ expression, so the children of ``/wc-1-17`` include the rest of ``/wc-1-17000000
 pulses; a path that is no valid expression is not listed, as the request would end the server.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import RemoteProtocolError, SerializationError, UnsupportedExtensionError
@@ -86,6 +87,19 @@ class ServerContents(NamedTuple):
     info: "ServerInfo | None"
 
 
+class ServerChanges(NamedTuple, Generic[T]):
+    """Unpacked pages of changes, oldest first; with `is_anew` everything the server has.
+
+    The next reading begins after `revision` of `instance`.
+    """
+
+    pages: list[T]
+    instance: str
+    revision: int
+    is_anew: bool
+    info: "ServerInfo | None"
+
+
 def contents_below(
     path: str, server: Address, elapsed: Callable[[], float], *, values: bool = True
 ) -> Question[ServerContents]:
@@ -94,13 +108,53 @@ def contents_below(
     `elapsed` returns the seconds since the start of the read, which makes ages of several servers
     comparable. A Java Pacemaker always sends values.
     """
+    copies: dict[str, Heartbeat] = {}
+
+    def take(page: Changes[str]) -> Callable[[], None]:
+        if page.reset:
+            copies.clear()  # the server was restarted and began again
+        return partial(_add_page, page, copies, server, elapsed())
+
     try:
-        return (yield from _scan(path, server, elapsed, values=values))
+        _, info = yield from _scan(path, None, server, take, values=values)
+        return ServerContents(copies, info)
     except UnsupportedExtensionError:
         pulses: dict[str, bytes] = {}
         yield from java_pulses(path, pulses)
         copies = {found: _java_copy(server, details) for found, details in pulses.items()}
         return ServerContents(copies, None)
+
+
+def changes_since(
+    path: str,
+    position: tuple[str, int] | None,
+    server: Address,
+    unpack: Callable[[Changes[str], float], T],
+    *,
+    values: bool,
+    clock: Callable[[], float] = time.monotonic,
+) -> Question[ServerChanges[T] | None]:
+    """Read the changes at and below `path` since a position; None from a Java Pacemaker.
+
+    A position is an instance and a revision. `unpack` gets each page with the time of its receipt
+    by `clock`; it may run while the next page is under way.
+    """
+    pages: list[T] = []
+    is_anew = position is None
+
+    def take(page: Changes[str]) -> Callable[[], None]:
+        nonlocal is_anew
+        if page.reset:
+            is_anew = True
+            pages.clear()
+        received_at = clock()
+        return lambda: pages.append(unpack(page, received_at))
+
+    try:
+        last, info = yield from _scan(path, position, server, take, values=values)
+    except UnsupportedExtensionError:
+        return None
+    return ServerChanges(pages, last.instance, last.next, is_anew, info)
 
 
 def description_of(server: Address) -> "Question[ServerInfo | None]":
@@ -157,36 +211,40 @@ def names_below(path: str) -> Question[ListedNames]:
 
 
 def _scan(
-    path: str, server: Address, elapsed: Callable[[], float], *, values: bool
-) -> Question[ServerContents]:
-    """Read all pages of changes, then the server's description.
+    path: str,
+    position: tuple[str, int] | None,
+    server: Address,
+    take: Callable[[Changes[str]], Callable[[], object]],
+    *,
+    values: bool,
+) -> "Question[tuple[Changes[str], ServerInfo | None]]":
+    """Read all pages of changes, then the server's description; return the last page and that.
 
     A path that changes meanwhile moves to the end; a server reads changes faster than workers
     write. The description must not be older than the last page: a server restarted in between must
-    not vouch for lost pulses. The next page is requested before the current page is unpacked.
+    not vouch for lost pulses. `take` gets each page at its receipt, and returns how to unpack it
+    once the next request is under way.
     """
-    found: dict[str, Heartbeat] = {}
     who = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
-    after, instance, more = 0, None, True
-    add_page: Callable[[], None] = partial(found.update, ())  # no page yet
-    while more:
+    instance, after = position or (None, 0)
+    last: Changes[str] | None = None
+    unpack: Callable[[], object] = partial(bool)  # no page yet
+    while last is None or last.more:
         request = ChangesRequest(path, after, 0, instance, values)
         asked = Message(MessageType.CHANGES, changes_request=request)
-        answer, *rest = yield Round([asked] if after else [asked, who], add_page)
-        page = _changes_of(answer)
-        if page.more and not page.reset and page.next <= after:
+        answer, *rest = yield Round([asked, who] if last is None else [asked], unpack)
+        last = _changes_of(answer)
+        if last.more and not last.reset and last.next <= after:
             raise RemoteProtocolError(
-                f"there are more changes after revision {after}, and they go on at {page.next}"
+                f"there are more changes after revision {after}, and they go on at {last.next}"
             )
-        if page.reset:
-            found.clear()  # the server was restarted and began again
-        add_page = partial(_add_page, page, found, server, elapsed())
-        after, instance, more = page.next, page.instance, page.more
+        unpack = take(last)
+        after, instance = last.next, last.instance
     if rest:
-        add_page()
+        unpack()
     else:
-        rest = yield Round([who], add_page)
-    return ServerContents(found, server_info_of(server, rest[0].pulse))
+        rest = yield Round([who], unpack)
+    return last, server_info_of(server, rest[0].pulse)
 
 
 def _changes_of(answer: Message) -> Changes[str]:

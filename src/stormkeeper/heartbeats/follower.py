@@ -1,0 +1,499 @@
+"""A mirror of all newest pulses, in which a reading costs what has changed since the last.
+
+A server is asked for changes since its `Position`. A pulse keeps its moment of receipt, on the
+monotonic clock of this process, so a pulse that did not change is never touched. Each server's
+pulses stand in the order of receipt: the silent ones stand first.
+
+A path is known once over all servers, with the newest copy, ranked as in `pool_reads`. What a
+server no longer says stays known: pulses from before its restart, and pulses of a server that does
+not answer, until a newer pulse or a tombstone comes, or they grow too old. A Java Pacemaker, which
+reports neither ages nor changes, and ZooKeeper are read as a whole.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from itertools import repeat
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+
+from stormkeeper.conf import Address
+from stormkeeper.errors import PacemakerUnavailableError, SerializationError, StormkeeperError
+from stormkeeper.heartbeats.change_pages import Position
+from stormkeeper.heartbeats.coverage import Coverage, Heartbeats
+from stormkeeper.pacemaker.client.server_reads import ServerChanges
+from stormkeeper.pacemaker.wire.messages import TOMBSTONE, Changes
+
+if TYPE_CHECKING:
+    from stormkeeper.pacemaker.client.pool import PacemakerPool
+
+V = TypeVar("V")
+
+#: For silent pulses: longer than any server without a limit of its own is asked about.
+FORGET_SECS: Final = 86_400.0
+
+#: For deletions: as long as a server remembers them.
+_DELETED_SECS: Final = 3_600.0
+_MOST_DELETED: Final = 200_000
+
+#: Between the times of two answers: pulses may stand in the wrong order by so much.
+_DISORDER_SECS: Final = 1.0
+
+#: For a reading that another caller began: longer than its own deadlines.
+_PATIENCE_SECS: Final = 60.0
+
+
+class Pulse(NamedTuple, Generic[V]):
+    """The newest pulse of a path.
+
+    `received_at` is in monotonic seconds of this process, None from a Java Pacemaker. `value` is
+    None if values are not read, and an error if unreadable.
+    """
+
+    server: str
+    instance: str
+    revision: int | None
+    received_at: float | None
+    size: int
+    value: V | SerializationError | None = None
+
+
+class Deletion(NamedTuple, Generic[V]):
+    """The deletion of a path: `number` counts deletions, `last` was the path's pulse."""
+
+    number: int
+    server: str
+    deleted_at: float
+    noted_at: float
+    last: Pulse[V] | None
+
+
+class Refreshed(NamedTuple):
+    """A reading that began at `began`: paths with a new pulse, or without one, and the coverage."""
+
+    began: float
+    changed: set[str]
+    coverage: Mapping[str, Coverage]
+
+
+class _Page(NamedTuple, Generic[V]):
+    pulses: dict[str, Pulse[V]]
+    deleted: dict[str, float]
+    is_in_order: bool
+
+
+class _Server(Generic[V]):
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.position: Position | None = None
+        #: In the order of receipt.
+        self.pulses: dict[str, Pulse[V]] = {}
+        self.newest_at = float("-inf")
+        #: When a worker was last seen to have moved to another server.
+        self.left_at = float("-inf")
+
+
+class HeartbeatFollower(Generic[V]):
+    """Follows the heartbeats of a store; get one by `HeartbeatStore.follower`. Thread-safe.
+
+    Hold `lock` to look at several paths of one moment. `clock` is monotonic.
+    """
+
+    def __init__(
+        self,
+        read_all: Callable[..., Heartbeats],
+        pool: PacemakerPool | None = None,
+        *,
+        path: str,
+        decode: Callable[[bytes], V] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        forget_secs: float = FORGET_SECS,
+    ) -> None:
+        self.lock = threading.RLock()
+        #: Of the last reading.
+        self.coverage: Mapping[str, Coverage] = {}
+        self._read_all = read_all
+        self._pool = pool
+        self._path = path
+        self._decode = decode
+        self._clock = clock
+        self._forget_secs = forget_secs
+        self._servers: dict[str, _Server[V]] = {}
+        #: Of paths without a pulse, in the order of their numbers.
+        self._deletions: dict[str, Deletion[V]] = {}
+        self._deleted_count = 0
+        #: Whether the last reading met a Java Pacemaker.
+        self._has_java = False
+        #: Paths that a server has for the first time in this reading.
+        self._fresh: set[str] = set()
+        #: Hashes of values from Java Pacemakers, whose pulses have no revision.
+        self._hashes: dict[str, int] = {}
+        self._reading = threading.Lock()
+        self._begun = 0
+        self._outcome: Future[Refreshed] = Future()
+
+    @property
+    def is_ageless(self) -> bool:
+        """Whether a Java Pacemaker's pulses, which have no age, are among those known."""
+        return bool(self._hashes)
+
+    def __len__(self) -> int:
+        with self.lock:
+            return sum(len(server.pulses) for server in self._servers.values())
+
+    def __contains__(self, path: str) -> bool:
+        return self.get(path) is not None
+
+    def get(self, path: str) -> Pulse[V] | None:
+        with self.lock:
+            for server in self._servers.values():
+                pulse = server.pulses.get(path)
+                if pulse is not None:
+                    return pulse
+        return None
+
+    def items(self) -> Iterator[tuple[str, Pulse[V]]]:
+        """Yield all pulses; hold `lock`."""
+        for server in self._servers.values():
+            yield from server.pulses.items()
+
+    def silent(self, for_secs: float, at: float) -> Iterator[tuple[str, Pulse[V]]]:
+        """Yield the pulses older than `for_secs` at a time of the clock, without those of Java.
+
+        Hold `lock`. Costs as much as there are.
+        """
+        before = at - for_secs
+        for order in self.by_receipt():
+            for path, pulse in order:
+                received_at = pulse.received_at
+                if received_at is None:
+                    continue
+                if received_at < before:
+                    yield path, pulse
+                elif received_at > before + _DISORDER_SECS:
+                    break
+
+    def by_receipt(self) -> Iterator[Iterable[tuple[str, Pulse[V]]]]:
+        """Yield each server's pulses, the oldest first, but for a second; hold `lock`."""
+        for server in self._servers.values():
+            yield server.pulses.items()
+
+    def left_at(self, server: str) -> float:
+        """Return when a worker was last seen to have moved away from a server."""
+        known = self._servers.get(server)
+        return float("-inf") if known is None else known.left_at
+
+    def deletion(self, path: str) -> Deletion[V] | None:
+        """Return the deletion of a path that has no pulse, for an hour."""
+        return self._deletions.get(path)
+
+    def deleted_after(self, number: int) -> Iterator[tuple[str, Deletion[V]]]:
+        """Yield deletions after that `number`, the newest first; hold `lock`."""
+        for path in reversed(self._deletions):
+            deletion = self._deletions[path]
+            if deletion.number <= number:
+                return
+            yield path, deletion
+
+    def refresh(self, *, hurried: bool = False) -> Refreshed:
+        """Read what has changed; errors and `hurried` as of `HeartbeatStore.read_all`.
+
+        Concurrent callers share a reading, which began after their calls, and its error.
+        """
+        before = self._begun
+        if not self._reading.acquire(timeout=_PATIENCE_SECS):
+            raise PacemakerUnavailableError(
+                f"another reading of heartbeats has not ended for {_PATIENCE_SECS:g} s"
+            )
+        try:
+            if self._begun == before:
+                self._begun += 1
+                self._outcome = Future()
+                try:
+                    self._outcome.set_result(self._refresh(hurried=hurried))
+                except BaseException as error:
+                    self._outcome.set_exception(error)
+            outcome = self._outcome
+        finally:
+            self._reading.release()
+        return outcome.result()
+
+    def _refresh(self, *, hurried: bool) -> Refreshed:
+        began = self._clock()
+        changes = None
+        if self._pool is not None and not self._has_java:
+            changes = self._changes(self._pool, hurried=hurried)
+        if changes is None or None in changes.values():
+            values = self._decode is not None or self._pool is not None
+            found = self._read_all(self._path, values=values, hurried=hurried)
+            return self._take_all(found, began)
+        took = self._clock() - began
+        changed: set[str] = set()
+        coverage: dict[str, Coverage] = {}
+        with self.lock:
+            self._fresh = set()
+            for address, answer in changes.items():
+                name = str(address)
+                self._server(name)
+                if isinstance(answer, ServerChanges):
+                    self._take_changes(name, answer, changed)
+                    coverage[name] = Coverage.of(answer.info, seconds_ago=took)
+                else:
+                    coverage[name] = Coverage.of(answer)
+            return self._ended(began, changed, coverage)
+
+    def _changes(
+        self, pool: PacemakerPool, *, hurried: bool
+    ) -> dict[Address, ServerChanges[_Page[V]] | StormkeeperError | None]:
+        positions = {
+            address: (known.position.instance, known.position.revision)
+            for address in pool.clients
+            if (known := self._servers.get(str(address))) is not None and known.position is not None
+        }
+        return pool.changes(
+            self._path,
+            positions,
+            self._unpack,
+            values=self._decode is not None,
+            hurried=hurried,
+            clock=self._clock,
+        )
+
+    def _ended(
+        self, began: float, changed: set[str], coverage: Mapping[str, Coverage]
+    ) -> Refreshed:
+        for server in self._servers.values():
+            old = [path for path, _ in _older(server.pulses, began - self._forget_secs)]
+            for path in old:
+                del server.pulses[path]
+            changed.update(old)
+        while self._deletions:
+            path, oldest = next(iter(self._deletions.items()))
+            if len(self._deletions) <= _MOST_DELETED and oldest.noted_at >= began - _DELETED_SECS:
+                break
+            del self._deletions[path]
+        self.coverage = coverage
+        return Refreshed(began, changed, coverage)
+
+    def _unpack(self, address: Address, page: Changes[str], read_at: float) -> _Page[V]:
+        paths, revisions, ages_ms, sizes, details = page.columns
+        received = [read_at - age_ms / 1000 for age_ms in ages_ms]
+        values = repeat(None) if details is None else map(self._decoded, details)
+        rows = zip(
+            repeat(str(address)),
+            repeat(page.instance),
+            revisions,
+            received,
+            sizes,
+            values,
+            strict=False,
+        )
+        # Pulse(*row), without Python code per row.
+        pulses: dict[str, Pulse[V]] = dict(
+            zip(paths, map(tuple.__new__, repeat(Pulse), rows), strict=False)
+        )
+        deleted = {}
+        if TOMBSTONE in sizes:
+            for path, size, moment in zip(paths, sizes, received, strict=True):
+                if size == TOMBSTONE:
+                    deleted[path] = moment
+                    del pulses[path]
+        return _Page(pulses, deleted, received == sorted(received))
+
+    def _decoded(self, value: bytes | None) -> V | SerializationError | None:
+        if value is None or self._decode is None:
+            return None
+        try:
+            return self._decode(value)
+        except SerializationError as error:
+            return error
+
+    def _take_changes(self, name: str, answer: ServerChanges[_Page[V]], changed: set[str]) -> None:
+        server = self._server(name)
+        if answer.is_anew:
+            listed = {path for page in answer.pages for path in page.pulses}
+            self._delete_unlisted(name, server, answer.instance, listed, changed)
+        for pulses, deleted, is_in_order in answer.pages:
+            if answer.is_anew:
+                # The server says again what is known.
+                for path in server.pulses.keys() & pulses.keys():
+                    if server.pulses[path][1:3] == pulses[path][1:3]:
+                        del pulses[path]
+            self._without_older(name, server, pulses)
+            self._put(server, pulses, is_in_order=is_in_order)
+            changed.update(pulses)
+            for path, deleted_at in deleted.items():
+                self._delete(path, name, deleted_at, changed)
+        server.position = Position(answer.instance, answer.revision)
+
+    def _server(self, name: str) -> _Server[V]:
+        if name not in self._servers:
+            self._servers[name] = _Server(len(self._servers))
+        return self._servers[name]
+
+    def _without_older(self, name: str, server: _Server[V], pulses: dict[str, Pulse[V]]) -> None:
+        """Leave out pulses with a newer copy or deletion elsewhere; take out older copies."""
+        for other in self._servers.values():
+            if other is server:
+                continue
+            for path in other.pulses.keys() & pulses.keys():
+                theirs, ours = other.pulses[path].received_at, pulses[path].received_at
+                assert ours is not None  # Java Pacemakers send no changes
+                if theirs is not None and (theirs, -other.rank) > (ours, -server.rank):
+                    del pulses[path]
+                else:
+                    del other.pulses[path]
+                    if path not in self._fresh:
+                        other.left_at = max(other.left_at, ours)
+        for path in self._deletions.keys() & pulses.keys():
+            deletion, received_at = self._deletions[path], pulses[path].received_at
+            # A tie goes to the pulse: one too many harms less than one too few.
+            if deletion.server != name and deletion.deleted_at > (received_at or 0.0):
+                del pulses[path]
+
+    def _put(self, server: _Server[V], pulses: dict[str, Pulse[V]], *, is_in_order: bool) -> None:
+        """Make these the newest pulses of a server."""
+        if not pulses:
+            return
+        if self._deletions:
+            deque(map(self._deletions.pop, pulses, repeat(None)), maxlen=0)
+        if self._hashes:
+            deque(map(self._hashes.pop, pulses, repeat(None)), maxlen=0)
+        held = server.pulses
+        before = [held.pop(path, None) for path in pulses]
+        if None in before:
+            self._fresh.update(path for path in pulses if path not in held)
+        held.update(pulses)
+        first = next(iter(pulses.values())).received_at or 0.0
+        if not is_in_order or first < server.newest_at - _DISORDER_SECS:
+            # A server gave old pulses new revisions, as it forgot deletions.
+            server.pulses = dict(sorted(held.items(), key=_receipt))
+        newest = next(reversed(server.pulses.values())).received_at
+        server.newest_at = max(server.newest_at, newest or 0.0)
+
+    def _delete(self, path: str, name: str, deleted_at: float, changed: set[str]) -> None:
+        for other_name, other in self._servers.items():
+            pulse = other.pulses.get(path)
+            if pulse is None:
+                continue
+            # A server tells the newer of its own pulse and deletion.
+            if other_name != name and (pulse.received_at or 0.0) >= deleted_at:
+                return
+            del other.pulses[path]
+            self._hashes.pop(path, None)
+            changed.add(path)
+            break
+        else:
+            pulse = None
+        before = self._deletions.get(path)
+        if before is not None:
+            if before.deleted_at >= deleted_at:
+                return
+            del self._deletions[path]
+            pulse = before.last
+        self._deleted_count += 1
+        self._deletions[path] = Deletion(
+            self._deleted_count, name, deleted_at, self._clock(), pulse
+        )
+
+    def _delete_unlisted(
+        self,
+        name: str,
+        server: _Server[V],
+        instance: str,
+        listed: set[str],
+        changed: set[str],
+    ) -> None:
+        """Delete pulses that an instance no longer has, from what it says as a whole."""
+        gone = [
+            (path, pulse)
+            for path, pulse in server.pulses.items()
+            if pulse.instance == instance and path not in listed
+        ]
+        for path, pulse in gone:
+            self._delete(path, name, pulse.received_at or 0.0, changed)
+
+    def _take_all(self, found: Heartbeats, began: float) -> Refreshed:
+        """Take a reading of everything, which has the newest copies already."""
+        changed: set[str] = set()
+        read: dict[str, dict[str, Pulse[V]]] = {}
+        positions = {name: one.position for name, one in found.coverage.items()}
+        listed = {*found.by_path}
+        with self.lock:
+            self._has_java = self._pool is not None and any(
+                one.is_reachable and one.horizon_secs is None for one in found.coverage.values()
+            )
+            for path, beat in found.by_path.items():
+                position = positions.get(beat.server)
+                pulse: Pulse[V] = Pulse(
+                    beat.server,
+                    "" if position is None else position.instance,
+                    beat.revision,
+                    None if beat.age_secs is None else began - beat.age_secs,
+                    beat.size,
+                )
+                known = self.get(path)
+                if known is None or self._is_news(
+                    path, pulse, beat.value, known, positions.get(known.server)
+                ):
+                    pulse = pulse._replace(value=self._decoded(beat.value))
+                    read.setdefault(beat.server, {})[path] = pulse
+            for name, position in positions.items():
+                server = self._server(name)
+                # Whatever is asked for next begins anew.
+                server.position = None
+                if position is not None:
+                    self._delete_unlisted(name, server, position.instance, listed, changed)
+            for name, pulses in read.items():
+                for path, pulse in pulses.items():
+                    self._leave(path, name, began if pulse[3] is None else pulse[3])
+                self._put(
+                    self._server(name),
+                    dict(sorted(pulses.items(), key=_receipt)),
+                    is_in_order=True,
+                )
+                for path, pulse in pulses.items():
+                    value = found.by_path[path].value
+                    if pulse.revision is None and value is not None:
+                        self._hashes[path] = hash(value)
+                changed.update(pulses)
+            return self._ended(began, changed, found.coverage)
+
+    def _is_news(
+        self,
+        path: str,
+        pulse: Pulse[V],
+        value: bytes | None,
+        known: Pulse[V],
+        present: Position | None,
+    ) -> bool:
+        if (known.server, known.instance) == (pulse.server, pulse.instance):
+            if pulse.revision is not None:
+                return pulse.revision != known.revision
+            return self._hashes.get(path) != hash(value)
+        if present is not None and present.instance == known.instance:
+            return True  # the reading chose between both
+        # Of a server that does not answer, or was restarted.
+        ours, theirs = pulse.received_at, known.received_at
+        return ours is None or theirs is None or ours >= theirs
+
+    def _leave(self, path: str, name: str, moved_at: float) -> None:
+        for other_name, other in self._servers.items():
+            if other_name != name and other.pulses.pop(path, None) is not None:
+                other.left_at = max(other.left_at, moved_at)
+
+
+def _receipt(item: tuple[str, Pulse[V]]) -> float:
+    return item[1].received_at or 0.0
+
+
+def _older(pulses: Mapping[str, Pulse[V]], than: float) -> Iterable[tuple[str, Pulse[V]]]:
+    for path, pulse in pulses.items():
+        received_at = pulse.received_at
+        if received_at is not None:
+            if received_at >= than:
+                return
+            yield path, pulse
