@@ -14,7 +14,7 @@ from stormkeeper.errors import StateUnavailableError
 from stormkeeper.state.storage import EventType, NodeData
 from support.memory_tree import Event, MemoryTree
 
-ROOTS = ("/a", "/names")
+ROOTS = ("/a", "/names", "/calm")
 
 
 class LaggingEnsemble:

@@ -21,7 +21,10 @@ SEEDS = int(os.environ.get("SIMULATION_SEEDS", "100"))
 SUBTREES = (
     Subtree("/a", 2, lambda _path, value: value),
     Subtree("/names", 2),
+    Subtree("/calm", 2, lambda _path, value: value, is_calm=True),
 )
+#: Its value does not wait.
+HURRIED = "/calm/x"
 STEPS = 40
 
 
@@ -30,22 +33,56 @@ class World:
 
     def __init__(self, seed, mirror=Mirror, kind=Subscription):
         self.store = LaggingEnsemble(random.Random(seed))
-        self.subscription = kind(self.store, SUBTREES)
+        self.clock = 0.0
+        self.subscription = kind(self.store, SUBTREES, clock=lambda: self.clock)
         self.subscription._mirror = mirror(SUBTREES)
+        self.subscription.hurry([HURRIED])
         self.snapshots = []
-        self.subscription.add_listener(lambda: self.snapshots.append(self.subscription.snapshot))
+        #: Calls of `now` that wait: their number, and the log's length.
+        self.asked = []
+        self.late_answers = 0
+        draw = random.Random(seed)
+        self.subscription.add_listener(lambda _: self.snapshots.append(self.subscription.snapshot))
         for _ in range(STEPS):
             self.store.disturb()
+            if draw.random() < 0.1:
+                self.ask()
+            self.clock += draw.choice((0.0, 0.01, 0.1))
             self.step()
         self.store.calm_down()
         for member in range(3):
             self.store.advance(member, len(self.store.log))
         for _ in range(5):
+            self.clock += 1.0
             self.step()
 
     def step(self):
         with contextlib.suppress(StateUnavailableError):
             self.subscription._step()
+        self.clock += 0.001
+        if self.subscription.age_secs == 0.0:
+            answered = [at for number, at in self.asked if number <= self.subscription._answered]
+            self.late_answers += any(self.is_before(at) for at in answered)
+            self.asked = [one for one in self.asked if one[0] > self.subscription._answered]
+
+    def ask(self):
+        """Call `now`, which a step is to answer."""
+        with contextlib.suppress(StateUnavailableError):
+            self.store.sync_path("/")
+            self.subscription._asked += 1
+            self.asked.append((self.subscription._asked, len(self.store.log)))
+
+    def is_before(self, at):
+        """Whether the snapshot lacks a change of the first `at` entries of the log."""
+        for root, nodes in self.subscription.snapshot.trees.items():
+            for path in all_paths(self.store):
+                if below(path, root) and path != root:
+                    node = nodes.get(path)
+                    shown = None if node is None else version(node.stat, root)
+                    since = self.store.log[at - 1 :]
+                    if all(version(tree.find(path), root) != shown for tree, _ in since):
+                        return True
+        return False
 
     def faults(self):
         """What a reader may never see, in words."""
@@ -56,10 +93,12 @@ class World:
             wanted = {path for path in wanted if tree.find(path) is not None}
             if found.keys() != wanted:
                 yield "at rest, nodes differ"
-            elif root == "/a" and any(
+            elif root != "/names" and any(
                 node.value != tree.get(path).data for path, node in found.items() if path != root
             ):
                 yield "at rest, values differ"
+        if self.late_answers:
+            yield "an answer lacks a change before its call"
         for path in all_paths(self.store):
             if self.goes_back(path):
                 yield "a node goes back in time"
@@ -88,9 +127,11 @@ class World:
 def is_of(snapshot, tree):
     """Whether a snapshot is the state of a tree, as far as subscriptions follow it."""
     for root, nodes in snapshot.trees.items():
-        found = {path: version(node.stat, root) for path, node in nodes.items() if path != root}
-        for path, shown in found.items():
-            if version(tree.find(path), root) != shown:
+        found = {path: node.stat for path, node in nodes.items() if path != root}
+        for path, stat in found.items():
+            # A value that waits is older than the node's moment.
+            kind = "/names" if root == "/calm" and path != HURRIED else root
+            if version(tree.find(path), kind) != version(stat, kind):
                 return False
         if len(found) != sum(below(path, root) for path in nodes_of(tree)) - 1:
             return False
@@ -128,9 +169,11 @@ def test_schedules_have_what_they_should_withstand():
         world = World(seed)
         seen["snapshots"] += len(world.snapshots)
         seen["changes"] += len(world.store.log)
+        seen["answers"] += world.subscription._answered
         seen["old answers"] += world.subscription.old_answers
     assert seen["snapshots"] > 100, seen
     assert seen["changes"] > 500, seen
+    assert seen["answers"] > 20, seen
 
 
 class NoSync(Subscription):
@@ -195,15 +238,44 @@ class KeepsOldAnswers(Subscription):
                 self._on_event(EventType.EVENTS_MISSED, "/a")
 
 
+class CalmNodes(Subscription):
+    """Lets nodes that come and go wait, too."""
+
+    def _may_wait(self, event, path):
+        return event is not EventType.EVENTS_MISSED and below(path, "/calm")
+
+
+class NoHurry(Subscription):
+    """Lets all values wait."""
+
+    def _may_wait(self, event, path):
+        return event is EventType.NODE_DATA_CHANGED and below(path, "/calm")
+
+
+class NeverRead(Mirror):
+    """Forgets the values that wait."""
+
+    def end_waits(self, paths):
+        for path in paths:
+            self.waiting.pop(path, None)
+
+
+class NotNow(Subscription):
+    """Answers calls of `now` without the values that wait."""
+
+    def _end_waits(self, _asked):
+        super()._end_waits(0)
+
+
+FAULTS = [NoSync, NoComparison, DropsEvents, NoNewLists, KeepsOldAnswers]
+FAULTS += [CalmNodes, NoHurry, NeverRead, NotNow]
+
+
 def has_same_version(known, stat):
     return known is not None and known.stat.version == stat.version
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [NoSync, NoComparison, DropsEvents, NoNewLists, KeepsOldAnswers],
-    ids=lambda fault: fault.__name__,
-)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_planted_fault_is_found(fault):
     options = {"mirror": fault} if issubclass(fault, Mirror) else {"kind": fault}
     assert any(True for seed in range(500) for _ in World(seed, **options).faults())

@@ -84,6 +84,25 @@ def test_node_made_again_is_a_change(subscribed, state):
     assert change.before.stat.created < change.after.stat.created
 
 
+def test_listener_gets_what_changed(subscribed, state):
+    known = [subscribed.caught_up()]
+    told = []
+    subscribed.add_listener(lambda changes: told.append((changes, subscribed.snapshot)))
+    for number in range(5):
+        state.set_data(f"/a/{number}", b"")
+        state.set_data("/a/first", str(number).encode())
+        state.set_data(f"/names/{number}/p", b"")
+    state.delete_node("/a/3")
+    state.delete_node("/names/2")
+    newest = subscribed.caught_up()
+    until(lambda: told and told[-1][1] is newest)
+    for changes, snapshot in told:
+        found = snapshot.changes_since(known[-1])
+        assert {one.path: one for one in changes} == {one.path: one for one in found}
+        assert len(changes) == len(found)
+        known.append(snapshot)
+
+
 def test_changes_come_in_the_order_of_the_store(subscribed, state):
     state.set_data("/names/x/p", b"")
     before = subscribed.caught_up()
@@ -116,8 +135,8 @@ def test_session_that_ends_is_made_up_for(subscribed, store, state):
 def test_listener_is_called_after_each_snapshot(subscribed, state):
     subscribed.caught_up()
     revisions = []
-    subscribed.add_listener(lambda: revisions.append(subscribed.snapshot.revision))
-    subscribed.add_listener(lambda: 1 / 0)
+    subscribed.add_listener(lambda _: revisions.append(subscribed.snapshot.revision))
+    subscribed.add_listener(lambda _: 1 / 0)
     for number in range(5):
         state.set_data(f"/a/{number}", b"")
         subscribed.caught_up()
@@ -179,6 +198,96 @@ def test_closed_subscription_refuses(state):
     with pytest.raises(StateClosedError):
         subscription.caught_up()
     subscription.close()
+
+
+class TestCalmSubtree:
+    """A subscription that is stepped by hand, with a clock that the test moves."""
+
+    @pytest.fixture
+    def stepped(self):
+        ensemble = MemoryEnsemble(inline=True)
+        self.now, self.state, self.reads = 0.0, ensemble.session(), []
+        for number in range(250):
+            self.state.set_data(f"/calm/{number}", b"first")
+        subtree = Subtree("/calm", 1, lambda path, _data: self.reads.append(path), is_calm=True)
+        subscription = Subscription(self.state, [subtree], clock=lambda: self.now)
+        subscription._step()
+        self.reads.clear()
+        return subscription
+
+    def change_all(self):
+        for number in range(250):
+            self.state.set_data(f"/calm/{number}", b"second")
+
+    def test_changed_values_are_read_in_turn(self, stepped):
+        self.change_all()
+        pause = stepped._step()
+        assert self.reads == [f"/calm/{number}" for number in range(100)]
+        self.now += 0.99 * pause
+        stepped._step()
+        assert len(self.reads) == 100
+        while stepped._step() is not None:
+            self.now += 0.5
+        assert len(self.reads) == len(set(self.reads)) == 250
+
+    def test_value_alone_is_read_at_once(self, stepped):
+        for _ in range(3):
+            self.now += 5.0
+            self.state.set_data("/calm/7", b"second")
+            assert stepped._step() is None
+        assert self.reads == ["/calm/7"] * 3
+
+    def test_many_changes_of_a_value_are_one(self, stepped):
+        self.change_all()
+        stepped._step()
+        for _ in range(100):
+            self.state.set_data("/calm/200", b"third")
+        while stepped._step() is not None:
+            self.now += 1.0
+        assert self.reads.count("/calm/200") == 1
+
+    def test_nodes_that_come_and_go_do_not_wait(self, stepped):
+        self.change_all()
+        stepped._step()
+        self.state.delete_node("/calm/200")
+        self.state.set_data("/calm/new", b"")
+        self.state.commit([Delete("/calm/201"), Create("/calm/201", b"again")])
+        stepped._step()
+        nodes = stepped.snapshot.trees["/calm"]
+        assert "/calm/200" not in nodes
+        assert sorted(self.reads[100:]) == ["/calm/201", "/calm/new"]
+
+    def test_hurried_values_do_not_wait(self, stepped):
+        self.change_all()
+        stepped._step()
+        stepped.hurry(["/calm/200", "/calm/201"])
+        stepped._step()
+        assert self.reads[100:] == ["/calm/200", "/calm/201"]
+        self.state.set_data("/calm/201", b"third")
+        stepped._step()
+        assert self.reads[102:] == ["/calm/201"]
+
+    def test_caught_up_reader_does_not_read_what_waits(self, stepped):
+        self.change_all()
+        stepped._step()
+        before = stepped.snapshot
+        self.now += 0.1
+        assert stepped.caught_up(0.0) is before
+        assert stepped.age_secs == 0.0
+
+
+def test_reader_of_now_gets_all_values(state, store):
+    other = store.open()
+    for number in range(150):
+        other.set_data(f"/calm/{number}", b"first")
+    subtree = Subtree("/calm", 1, lambda _path, data: data, is_calm=True)
+    with Subscription(state, [subtree]) as subscription:
+        subscription.caught_up()
+        for value in (b"second", b"third"):
+            for number in range(150):
+                other.set_data(f"/calm/{number}", value)
+            nodes = subscription.now().trees["/calm"]
+            assert {node.value for path, node in nodes.items() if path != "/calm"} == {value}
 
 
 def test_absent_subtree_is_empty_until_made(state):

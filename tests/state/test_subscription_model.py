@@ -7,11 +7,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from stormkeeper.errors import StateError
-from stormkeeper.state.subscription import Subscription, Subtree
+from stormkeeper.state.subscription import Subscription, Subtree, _order
 from support.memory_state import MemoryEnsemble
 
-SUBTREES = (Subtree("/a", 2, lambda _path, data: data), Subtree("/names", 1))
-PATHS = st.builds("/{}/{}".format, st.sampled_from(["a", "names"]), st.sampled_from(["x", "x/p"]))
+SUBTREES = (
+    Subtree("/a", 2, lambda _path, data: data),
+    Subtree("/names", 1),
+    Subtree("/calm", 2, lambda _path, data: data, is_calm=True),
+)
+ROOTS = [each.path for each in SUBTREES]
+PATHS = st.builds("{}/{}".format, st.sampled_from(ROOTS), st.sampled_from(["x", "x/p"]))
 
 
 class Beside(RuleBasedStateMachine):
@@ -21,11 +26,16 @@ class Beside(RuleBasedStateMachine):
     def open(self, has_tree_watches):
         self.ensemble = MemoryEnsemble(inline=True, has_tree_watches=has_tree_watches)
         self.own, self.other = self.ensemble.session(), self.ensemble.session()
-        for root in ("/a", "/names"):
+        for root in ROOTS:
             self.other.mkdirs(root)
-        self.subscription = Subscription(self.own, SUBTREES)
+        self.clock = 0.0
+        self.hurried = []
+        #: Found by listeners, whose exceptions are only logged.
+        self.faults = []
+        self.subscription = Subscription(self.own, SUBTREES, clock=lambda: self.clock)
         self.subscription.add_listener(self.check_versions)
-        self.newest = {}
+        self.subscription.add_listener(self.check_changes)
+        self.newest, self.known = {}, self.subscription.snapshot
 
     @rule(path=PATHS, value=st.binary(max_size=2), is_own=st.booleans())
     def write(self, path, value, is_own):
@@ -57,16 +67,53 @@ class Beside(RuleBasedStateMachine):
     def resume(self):
         self.ensemble.resume(self.own)
 
-    @rule()
-    def step(self):
+    @rule(path=PATHS)
+    def hurry(self, path):
+        self.hurried = [path]
+        self.subscription.hurry(self.hurried)
+
+    @rule(secs=st.sampled_from([0.0, 0.01, 1.0]))
+    def step(self, secs):
+        self.clock += secs
         with contextlib.suppress(StateError):
             self.subscription._step()
+        self.check_values(self.hurried)
+        assert self.faults == []
 
-    def check_versions(self):
+    @rule()
+    def ask_and_step(self):
+        """A reader calls `now`."""
+        self.subscription._asked += 1
+        self.step(0.0)
+        if self.subscription._answered == self.subscription._asked:
+            self.check_values(self.subscription.snapshot.trees["/calm"].keys() - {"/calm"})
+
+    def check_values(self, shown):
+        """What does not wait is as in the store."""
+        with contextlib.suppress(StateError):
+            self.own.sync_path("/")  # a session that has ended learns of that by a call
+            self.clock += 0.001
+            for path in shown if self.subscription.age_secs == 0.0 else ():
+                root = next(root for root in ROOTS if path.startswith(root))
+                node = self.subscription.snapshot.trees[root].get(path)
+                value = None if root == "/names" else self.own.get_data(path)
+                assert (None if node is None else node.value) == value
+
+    def check_changes(self, changes):
+        """A listener gets what `Snapshot.changes_since` finds."""
+        before, self.known = self.known, self.subscription.snapshot
+        found = self.known.changes_since(before)
+        if {one.path: one for one in changes} != {one.path: one for one in found}:
+            self.faults.append((changes, found))
+        if list(map(_order, changes)) != list(map(_order, found)):
+            self.faults.append("another order")
+
+    def check_versions(self, _changes):
         for nodes in self.subscription.snapshot.trees.values():
             for path, node in nodes.items():
                 version = (node.stat.created, node.stat.modified)
-                assert version >= self.newest.get(path, version)
+                if version < self.newest.get(path, version):
+                    self.faults.append((path, "goes back in time"))
                 self.newest[path] = version
 
     def teardown(self):
@@ -74,13 +121,14 @@ class Beside(RuleBasedStateMachine):
             return
         self.ensemble.resume(self.own)
         with contextlib.suppress(StateError):
-            self.own.sync_path("/")  # a session that has ended learns of that by a call
+            self.own.sync_path("/")
         for _ in range(4):
-            self.step()
+            self.step(1.0)
         trees = self.subscription.snapshot.trees
         assert self.subscription.age_secs == 0.0
-        shown = {path: node.value for path, node in trees["/a"].items() if path != "/a"}
-        assert shown == {path: self.own.get_data(path) for path in below(self.own, "/a", 2)}
+        for root in ("/a", "/calm"):
+            shown = {path: node.value for path, node in trees[root].items() if path != root}
+            assert shown == {path: self.own.get_data(path) for path in below(self.own, root, 2)}
         assert set(trees["/names"]) == {"/names", *below(self.own, "/names", 1)}
 
 

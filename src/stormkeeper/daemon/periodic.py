@@ -108,6 +108,11 @@ class PeriodicThread:
         return self._thread.is_alive()
 
     @property
+    def is_woken(self) -> bool:
+        """Whether a `wake` waits for its step to begin."""
+        return self._woken.is_set()
+
+    @property
     def is_closing(self) -> bool:
         """Whether `close` was called; a long step polls this."""
         return self._closing.is_set()

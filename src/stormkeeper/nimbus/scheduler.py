@@ -13,12 +13,13 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar, assert_never
 
 import stormkeeper
+from stormkeeper import paths
 from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import ChangedMeanwhileError, NoNodeError, NotLeaderError, StatusError
 from stormkeeper.nimbus import checkpoints, lifecycle
@@ -41,6 +42,7 @@ from stormkeeper.nimbus.scheduling.planning import (
 from stormkeeper.nimbus.submitted import CachedTopology, TopologyCache
 from stormkeeper.state.storm.cluster import ClusterSnapshot, LeaderClusterState, StormClusterState
 from stormkeeper.state.storm.cluster_view import ClusterRecords
+from stormkeeper.state.subscription import Difference
 from stormkeeper.thrift.records import StormBase, SupervisorInfo
 
 log = logging.getLogger(__name__)
@@ -282,6 +284,7 @@ class _Rounds:
     def close(self) -> bool:
         """End the thread; return whether the last round ended in time."""
         self.leader.view.subscription.remove_listener(self._on_change)
+        self.leader.view.subscription.hurry(())
         return self.thread.close(_END_SECS)
 
     def check(self) -> None:
@@ -292,12 +295,27 @@ class _Rounds:
     def watch_supervisors(self, supervisor_ids: Iterable[str]) -> None:
         """Start a round when one of these supervisors reports a stopped worker."""
         self._watched = frozenset(supervisor_ids)
-        self._on_change()
+        self.leader.view.subscription.hurry([paths.supervisor(each) for each in self._watched])
+        self._wake_if_needed()
 
-    def _on_change(self) -> None:
+    def _on_change(self, changes: Sequence[Difference]) -> None:
+        if not self.thread.is_woken and any(map(self._may_need_round, changes)):
+            self._wake_if_needed()
+
+    def _may_need_round(self, change: Difference) -> bool:
+        directory, _, name = change.path.rpartition("/")
+        if change.before is None or change.after is None:
+            return directory in _DIRECTORIES
+        return directory == paths.SUPERVISORS and name in self._watched
+
+    def _wake_if_needed(self) -> None:
         seen = self.seen
         if seen is not None and _needs_round(seen, self.leader.view.latest(), self._watched):
             self.thread.wake()
+
+
+#: Of records whose coming and going needs a round.
+_DIRECTORIES: Final = (paths.STORMS, paths.ASSIGNMENTS, paths.SUPERVISORS)
 
 
 def _needs_round(seen: ClusterRecords, now: ClusterRecords, watched: frozenset[str]) -> bool:

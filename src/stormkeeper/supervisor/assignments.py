@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -12,7 +12,7 @@ from stormkeeper import paths
 from stormkeeper.errors import SerializationError
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.cluster_view import records_below
-from stormkeeper.state.subscription import Subscription
+from stormkeeper.state.subscription import Difference, Subscription
 from stormkeeper.supervisor.slot_model import CrashSeries, Restart, SlotAssignment, SlotRecord
 from stormkeeper.thrift.records import Assignment, LaunchClaim, WorkerLaunch
 from stormkeeper.topology.plan import Claim
@@ -51,7 +51,7 @@ class Assignments:
         """Publish nothing more; return whether the thread ended in time."""
         return self._subscription.close(timeout_secs)
 
-    def _on_change(self) -> None:
+    def _on_change(self, _changes: Sequence[Difference]) -> None:
         before = self._published or {}
         nodes = self._subscription.snapshot.trees[paths.ASSIGNMENTS]
         known: dict[str, Assignment | None] = {}

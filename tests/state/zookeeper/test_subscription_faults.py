@@ -150,7 +150,7 @@ def test_view_equals_the_store_at_every_rest(tmp_path, seed):
         subscription = running.enter_context(Subscription(reader, SUBTREES))
         newest, faults = {}, []
 
-        def note():
+        def note(_changes):
             for nodes in subscription.snapshot.trees.values():
                 for path, node in nodes.items():
                     version = (node.stat.created, node.stat.modified)

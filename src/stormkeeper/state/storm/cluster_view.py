@@ -93,7 +93,13 @@ class ClusterView:
         self.subscription = Subscription(
             state,
             [
-                *(records_below(path, codec, self._on_unreadable) for path in _RECORDS),
+                *(
+                    records_below(path, codec, self._on_unreadable)._replace(
+                        # Each supervisor writes its record again every few seconds.
+                        is_calm=path == paths.SUPERVISORS
+                    )
+                    for path in _RECORDS
+                ),
                 *(Subtree(path, 2) for path in _NAMES),
             ],
             name="cluster view",
@@ -113,7 +119,7 @@ class ClusterView:
         return self._records(snapshot) if snapshot.revision else self.caught_up()
 
     def caught_up(self, timeout_secs: float = CATCH_UP_SECS) -> ClusterRecords:
-        """Return records with all writes of this session."""
+        """Return records with all writes of this session; supervisors' values may wait."""
         return self._records(self.subscription.caught_up(timeout_secs))
 
     def now(self, timeout_secs: float = CATCH_UP_SECS) -> ClusterRecords:
