@@ -53,6 +53,8 @@ class BlobStore:
         #: Called on the thread in which `open` or `scrub` finds blobs lost.
         self.on_loss: Callable[[], None] = lambda: None
         self.losses = 0
+        #: Rises after each change of a record.
+        self.revision = 0
         self._data = folder / "data"
         self._keys = folder / "keys"
         self._lock = threading.RLock()
@@ -221,6 +223,7 @@ class BlobStore:
                 self._forget(record.sha256)
                 raise
             self._records[key] = record
+            self.revision += 1
             with disk_errors(self.folder, f"store {key}"):
                 sync_folder(self._keys)
                 if before is not None:
@@ -237,6 +240,7 @@ class BlobStore:
             if record is None or (expected is not _ANY and record != expected):
                 return False
             del self._records[key]
+            self.revision += 1
             with disk_errors(self.folder, f"delete {key}"):
                 self._file(key).unlink(missing_ok=True)
                 sync_folder(self._keys)
@@ -259,6 +263,7 @@ class BlobStore:
         lost = sorted(key for key, each in self._records.items() if each.sha256 in checksums)
         for key in lost:
             del self._records[key]
+        self.revision += 1
         self.losses += len(lost)
         return lost
 

@@ -106,12 +106,21 @@ class SubmittedCode:
         self._store = store
         self._lock = threading.Lock()
         self._read: OrderedDict[str, _Read] = OrderedDict()
+        #: Of the store at a revision.
+        self._versions: tuple[int, dict[str, tuple[str, ...] | None]] = (-1, {})
 
     def version(self, storm_id: str) -> tuple[str, ...] | None:
         """Return the checksums of a topology's code; None if incomplete here."""
-        records = [self._store.get(key) for key in keys.of_topology(storm_id)]
-        found = tuple(record.sha256 for record in records if record is not None)
-        return found if len(found) == len(records) else None
+        # First: what is read now may be newer, and is then read again.
+        revision = self._store.revision
+        known = self._versions
+        if known[0] != revision:
+            known = self._versions = (revision, {})
+        if storm_id not in known[1]:
+            records = [self._store.get(key) for key in keys.of_topology(storm_id)]
+            found = tuple(record.sha256 for record in records if record is not None)
+            known[1][storm_id] = found if len(found) == len(records) else None
+        return known[1][storm_id]
 
     def get(self, storm_id: str) -> Submitted | None:
         """Return a topology; None if incomplete here. Raises `CodeError` if damaged."""
@@ -234,25 +243,32 @@ class TopologyCache:
         self._conf = conf
         #: By topology id, with the version and parallelism of the entry.
         self._cached: dict[str, tuple[Hashable, Mapping[str, int], CachedTopology]] = {}
+        #: By topology id, with what of a snapshot is in the entry.
+        self._last: dict[str, tuple[CachedTopology, tuple[object, ...], CachedTopology]] = {}
 
     def topologies(
         self, snapshot: ClusterSnapshot, texts: Mapping[str, str]
     ) -> dict[str, CachedTopology]:
-        """Return the snapshot's topologies with code on this Nimbus."""
+        """Return the snapshot's topologies with code on this Nimbus.
+
+        A topology that is as in the last call is the same object.
+        """
         for gone in self._cached.keys() - snapshot.bases.keys():
             del self._cached[gone]
-        found = {}
+        found, none = {}, frozenset[str]()
         for storm_id, base in snapshot.bases.items():
             known = self._get(storm_id, base.component_executors or {})
-            if known is not None:
-                facts = replace(
-                    known.facts,
-                    ended=snapshot.ended.get(storm_id, frozenset()),
-                    claimed=snapshot.claimed.get(storm_id, frozenset()),
-                    text=texts.get(storm_id, ""),
-                )
-                found[storm_id] = replace(known, facts=facts)
-        return found
+            if known is None:
+                continue
+            ended = snapshot.ended.get(storm_id, none)
+            claimed, text = snapshot.claimed.get(storm_id, none), texts.get(storm_id, "")
+            last = self._last.get(storm_id)
+            if last is None or last[0] is not known or last[1] != (ended, claimed, text):
+                facts = replace(known.facts, ended=ended, claimed=claimed, text=text)
+                last = (known, (ended, claimed, text), replace(known, facts=facts))
+            found[storm_id] = last
+        self._last = found
+        return {storm_id: each for storm_id, (_, _, each) in found.items()}
 
     def _get(self, storm_id: str, hints: Mapping[str, int]) -> CachedTopology | None:
         known, version = self._cached.get(storm_id), self._code.version(storm_id)
