@@ -1,5 +1,6 @@
 """One round of a leader, of records to actions: what it remembers, and when it looks again."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -62,7 +63,7 @@ class Leader:
         snapshot = ClusterSnapshot(
             bases=dict(self.bases),
             assignments=dict(self.assignments),
-            supervisors=dict(self.supervisors),
+            supervisors=copy.deepcopy(self.supervisors),
             nimbuses={},
             heartbeats=Heartbeats(beats, coverage),
             heartbeats_at=NOW + secs + read_secs,

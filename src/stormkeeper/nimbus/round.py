@@ -18,6 +18,9 @@ from stormkeeper.nimbus.scheduling.cluster import (
     Cluster,
     Crashes,
     Topology,
+)
+from stormkeeper.nimbus.scheduling.cluster_memo import (
+    ClusterMemo,
     all_launches,
     cluster_from_snapshot,
 )
@@ -128,6 +131,7 @@ class RoundMemory:
     texts: Mapping[str, str] = field(default_factory=dict)
     next_counter: int = 0
     crashes: Mapping[Claim, Crashes] = field(default_factory=dict)
+    memo: ClusterMemo = field(default_factory=ClusterMemo, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +157,7 @@ def decide(
     """Decide a round; `now` is when the read began, on a clock that never jumps."""
     watch, statuses = judge_workers(
         memory.watch,
-        all_launches(snapshot),
+        all_launches(snapshot, memory.memo),
         snapshot.supervisors.keys(),
         snapshot.heartbeats,
         now=snapshot.heartbeats_at,
@@ -175,6 +179,7 @@ def decide(
         epoch=epoch,
         next_counter=memory.next_counter,
         launch_secs=timeouts.launch,
+        memo=memory.memo,
     )
     crashes = _crashes(memory.crashes, cluster)
     actions = tuple(_with_crashes(each, cluster, crashes) for each in plan(cluster))
@@ -184,6 +189,7 @@ def decide(
         texts=_texts(memory.texts, cluster, actions),
         next_counter=counter_after(actions, epoch, memory.next_counter),
         crashes=crashes,
+        memo=memory.memo,
     )
     return Decision(
         tuple(each for each in actions if not isinstance(each, SetStatus)),
@@ -207,14 +213,17 @@ def _crashes(before: Mapping[Claim, Crashes], cluster: Cluster) -> dict[Claim, C
     reported = {
         claim: one for each in cluster.supervisors.values() for claim, one in each.crashes.items()
     }
+    known = before.keys() | reported.keys()
     found = {}
-    for topology in cluster.topologies.values():
+    for topology in cluster.topologies.values() if known else ():
+        if topology.claims.isdisjoint(known):
+            continue
         for launch in topology.launches:
             is_there = launch.slot.node in cluster.supervisors
             last = None if is_there else before.get(launch.claim)
-            known = reported.get(launch.claim) or last
-            if known is not None:
-                found[launch.claim] = known
+            crashes = reported.get(launch.claim) or last
+            if crashes is not None:
+                found[launch.claim] = crashes
     return found
 
 
@@ -243,10 +252,12 @@ def _with_crashes(action: Action, cluster: Cluster, crashes: Mapping[Claim, Cras
 
 def _texts(
     before: Mapping[str, str], cluster: Cluster, actions: Iterable[Action]
-) -> dict[str, str]:
+) -> Mapping[str, str]:
     texts = {each.storm_id: each.text for each in actions if isinstance(each, SetStatus)}
     removed = {each.storm_id for each in actions if isinstance(each, Remove)}
     left = cluster.topologies.keys() - removed
+    if not texts and before.keys() <= left:
+        return before
     return {id_: text for id_, text in {**before, **texts}.items() if id_ in left}
 
 

@@ -2,14 +2,16 @@
 
 import random
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from stormkeeper.heartbeats.liveness import Status
+from stormkeeper.nimbus.scheduling import planning
 from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology
-from stormkeeper.nimbus.scheduling.planning import Assign, counter_after, plan
+from stormkeeper.nimbus.scheduling.planning import Assign, counter_after, plan, staying_workers
 from stormkeeper.paths import Slot
 from stormkeeper.thrift.records import TopologyStatus
 from stormkeeper.topology.plan import Claim
@@ -330,6 +332,25 @@ def test_nothing_is_left_out_that_would_fit(before):
             event(f"{'lost' if lost else 'new'} is left out")
             fit = [node for node, memory_mb in free_slots(after) if memory_mb >= topology.memory_mb]
             assert fit == [], id_
+
+
+@given(clusters())
+def test_short_way_equals_the_long_way(before):
+    """A topology that needs no place is planned without its workers' fates; see `clusters`."""
+    for each in (before, carried_out(before)):
+        texts = {id_: replace(one, text="") for id_, one in each.topologies.items()}
+        untold = replace(each, topologies=texts)
+        with patch.object(planning, "staying_workers", lambda *_: None):
+            expected = plan(untold)
+        assert plan(untold) == expected
+    settled = [one for one in untold.topologies.values() if staying_workers(one) is not None]
+    event(f"{min(len(settled), 3)} topologies need no place")
+
+
+@given(clusters())
+def test_workers_that_live_need_no_status(before):
+    silent = {claim: each for claim, each in before.workers.items() if each is not Status.ALIVE}
+    assert plan(replace(before, workers=silent)) == plan(before)
 
 
 @given(clusters())

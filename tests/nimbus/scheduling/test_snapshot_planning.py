@@ -8,10 +8,9 @@ from stormkeeper.nimbus.lifecycle import Command, Event, after
 from stormkeeper.nimbus.round import pending_deadlines
 from stormkeeper.nimbus.scheduling.cluster import (
     Topology,
-    all_launches,
     assignment_record,
-    cluster_from_snapshot,
 )
+from stormkeeper.nimbus.scheduling.cluster_memo import all_launches, cluster_from_snapshot
 from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remove, plan
 from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
 from stormkeeper.state.backends import NodeHeartbeats

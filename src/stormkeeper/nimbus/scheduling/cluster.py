@@ -1,23 +1,21 @@
-"""The scheduler's immutable snapshot of the cluster, and its conversion from and to records.
+"""The scheduler's immutable snapshot of the cluster, and the conversion from and to records.
 
 Times are seconds since 1970 on the planning Nimbus's clock. A machine is a supervisor; several may
 share a host. Storm's fields of an `Assignment` are for Storm's tools; our supervisors read
-``launches``. An unreadable record counts as present: nothing is moved, removed or stopped for it,
-and its slots are not free.
+``launches``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from math import inf
 from typing import Final
 
 import stormkeeper
-from stormkeeper import paths
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.paths import Slot
-from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.thrift.records import (
     Assignment,
     CrashSeries,
@@ -83,9 +81,9 @@ class Launch:
     tells_claims: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Topology:
-    """A topology as read."""
+    """A topology as read; cached properties are computed once for each object."""
 
     id: str
     status: TopologyStatus = TopologyStatus.ACTIVE
@@ -130,10 +128,40 @@ class Topology:
         """Return whether certainly no machine has a checkpoint of a worker's queries."""
         return launch.claim in self.released and self.is_unclaimed(launch)
 
+    @cached_property
+    def claims(self) -> frozenset[Claim]:
+        return frozenset(launch.claim for launch in self.launches)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+    @cached_property
+    def ordered(self) -> tuple[Launch, ...]:
+        """The launches by slot and claim."""
+        return in_order(self.launches)
+
+    @cached_property
+    def live(self) -> frozenset[str]:
+        """The queries that have not ended."""
+        return frozenset(self.queries) - self.ended
+
+    @cached_property
+    def busy(self) -> tuple[Launch, ...]:
+        """The launches with a query that has not ended, in order."""
+        busy = tuple(one for one in self.ordered if not self.live.isdisjoint(one.queries))
+        return self.ordered if len(busy) == len(self.ordered) else busy
+
+    @cached_property
+    def is_placed(self) -> bool:
+        """Whether each query that has not ended has a worker, and no worker is released."""
+        placed = {query for launch in self.launches for query in launch.queries}
+        return self.live <= placed and not any(launch.is_released for launch in self.launches)
+
+
+def in_order(launches: Iterable[Launch]) -> tuple[Launch, ...]:
+    return tuple(sorted(launches, key=lambda launch: (launch.slot, launch.claim)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A plan's input."""
+    """A plan's input; cached properties are computed once for each object."""
 
     now: float
     epoch: int
@@ -141,13 +169,29 @@ class Cluster:
     next_counter: int
     supervisors: Mapping[str, Supervisor]
     topologies: Mapping[str, Topology]
-    #: Liveness by claim; a missing claim is unknown.
+    #: Liveness by claim; a missing claim is alive, or unknown.
     workers: Mapping[Claim, Status]
     #: Ids with an assignment and without a topology.
     strays: frozenset[str] = frozenset()
     #: ``nimbus.task.launch.secs``: a worker's time until its first heartbeat, and a supervisor's
     #: after its own start to start workers.
     launch_secs: float = 120
+
+    def has_same_parts(self, other: Cluster) -> bool:
+        """Return whether another cluster has the same objects, as if nothing changed meanwhile."""
+        return self.topologies is other.topologies and self.supervisors is other.supervisors
+
+    @cached_property
+    def by_host(self) -> Mapping[str, list[Supervisor]]:
+        found: dict[str, list[Supervisor]] = {}
+        for each in self.supervisors.values():
+            found.setdefault(each.host, []).append(each)
+        return found
+
+    @cached_property
+    def java_hosts(self) -> list[str]:
+        """Hosts of Storm's own supervisors, sorted."""
+        return sorted(each.host for each in self.supervisors.values() if not each.is_ours)
 
 
 #: Resource of a supervisor's memory in MB: since Storm 2, and before.
@@ -199,10 +243,13 @@ def topology_from_records(
     assignment: Assignment | None,
     facts: Topology,
     due_at: float | None = None,
+    *,
+    launched: tuple[Launch, ...] | None = None,
 ) -> Topology:
     """Return a topology; blocked if the assignment names no queries.
 
-    `facts` has the fields of package, conf, and nodes of the queries.
+    `facts` has the fields of package, conf, and nodes of the queries; `launched` are the launches
+    of the assignment, if already converted.
     """
     options = base.topology_action_options
     rebalance = None if options is None else options.rebalance_options
@@ -210,7 +257,8 @@ def topology_from_records(
     if assignment is not None and assignment.launches is None and _slots(assignment):
         blocked = blocked or "its assignment is another Nimbus's, and says of no query where it is"
     kept = base.checkpoints
-    launched = () if assignment is None else launches_from_record(assignment)
+    if launched is None:
+        launched = () if assignment is None else launches_from_record(assignment)
     return replace(
         facts,
         id=storm_id,
@@ -302,83 +350,3 @@ def _node_info(slot: Slot) -> NodeInfo:
 def _slots(assignment: Assignment) -> set[Slot]:
     named = [*(assignment.executor_node_port or {}).values(), *(assignment.worker_resources or ())]
     return {Slot(where.node, port) for where in named for port in where.port}
-
-
-_NO_FACTS: Final = Topology(id="", queries=(), blocked="its code is not here, and says what to run")
-
-
-def all_launches(snapshot: ClusterSnapshot) -> Iterator[tuple[str, Launch]]:
-    """Yield Stormkeeper's workers with their topologies' ids."""
-    for storm_id, assignment in snapshot.assignments.items():
-        if assignment.launches is not None:
-            for launch in launches_from_record(assignment):
-                yield storm_id, launch
-
-
-def cluster_from_snapshot(
-    snapshot: ClusterSnapshot,
-    *,
-    facts: Mapping[str, Topology],
-    due: Mapping[str, float],
-    statuses: Mapping[Claim, Status],
-    refusals: Mapping[str, str],
-    now: float,
-    epoch: int,
-    next_counter: int,
-    launch_secs: float,
-) -> Cluster:
-    """Return a plan's input; a topology without facts is blocked.
-
-    `due` is when kills and rebalances are due; `refusals` are supervisors' reasons to take no work.
-    """
-    topologies = {
-        storm_id: topology_from_records(
-            storm_id,
-            base,
-            snapshot.assignments.get(storm_id),
-            facts.get(storm_id, _NO_FACTS),
-            due.get(storm_id),
-        )
-        for storm_id, base in snapshot.bases.items()
-    }
-    for storm_id in snapshot.assignments.keys() - topologies.keys():
-        if paths.storm(storm_id) in snapshot.unreadable:
-            topologies[storm_id] = Topology(
-                id=storm_id,
-                queries=(),
-                status=TopologyStatus.ACTIVE,
-                launches=launches_from_record(snapshot.assignments[storm_id]),
-                blocked="its base cannot be read",
-            )
-    for storm_id, topology in topologies.items():
-        if paths.assignment(storm_id) in snapshot.unreadable:
-            topologies[storm_id] = replace(topology, blocked="its assignment cannot be read")
-    return Cluster(
-        now=now,
-        epoch=epoch,
-        next_counter=next_counter,
-        supervisors=_supervisors(snapshot, topologies, refusals),
-        topologies=topologies,
-        workers=statuses,
-        strays=frozenset(snapshot.assignments.keys() - topologies.keys()),
-        launch_secs=launch_secs,
-    )
-
-
-def _supervisors(
-    snapshot: ClusterSnapshot, topologies: Mapping[str, Topology], refusals: Mapping[str, str]
-) -> dict[str, Supervisor]:
-    found = {
-        id_: supervisor_from_record(id_, info, refuses=refusals.get(id_))
-        for id_, info in snapshot.supervisors.items()
-    }
-    for path in snapshot.unreadable:
-        if paths.parent(path) == paths.SUPERVISORS:
-            id_ = path.removeprefix(f"{paths.SUPERVISORS}/")
-            slots = (one.slot for each in topologies.values() for one in each.launches)
-            # The supervisor exists, so its workers may run.
-            ports = frozenset(slot.port for slot in slots if slot.node == id_)
-            found[id_] = Supervisor(
-                id_, id_, ports, running=ports, refuses="its record cannot be read"
-            )
-    return found

@@ -8,13 +8,20 @@ A topology's ``sched_status`` does not change by time alone, and has Storm's tex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
 from stormkeeper.conf.address import host_of_supervisor, supervisor_names
-from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology
+from stormkeeper.heartbeats.liveness import Status
+from stormkeeper.nimbus.scheduling.cluster import (
+    Cluster,
+    Launch,
+    Supervisor,
+    Topology,
+    in_order,
+)
 from stormkeeper.nimbus.scheduling.placement import Capacity, Placement, place
 from stormkeeper.nimbus.scheduling.workers import TO_RUN, Reason, WorkerFates, worker_fates
 from stormkeeper.thrift.records import TopologyStatus
@@ -76,12 +83,10 @@ def plan(cluster: Cluster) -> tuple[Action, ...]:
     workers; the first plan that finds all of them stopped places their queries. No worker moves for
     another topology. The time is linear in changes, supervisors and topologies.
     """
-    removed = sorted(
-        {
-            *cluster.strays,
-            *(id_ for id_, each in cluster.topologies.items() if _is_over(each, cluster)),
-        }
-    )
+    removed = {
+        *cluster.strays,
+        *(id_ for id_, each in cluster.topologies.items() if _is_over(each, cluster)),
+    }
     rebalanced = {
         id_
         for id_, each in cluster.topologies.items()
@@ -95,18 +100,13 @@ def plan(cluster: Cluster) -> tuple[Action, ...]:
         for id_, each in sorted(cluster.topologies.items())
         if id_ not in removed
     }
-    before = {id_: in_order(each.launches) for id_, each in topologies.items()}
-    settled = _settle(topologies, before, cluster)
-    actions: list[Action] = [Remove(id_) for id_ in removed]
+    settled = _settle(topologies, cluster)
+    actions: list[Action] = [Remove(id_) for id_ in sorted(removed)]
     for id_, topology in topologies.items():
         actions += _changes(
             cluster.topologies[id_], topology, settled, is_finished=id_ in rebalanced
         )
     return tuple(actions)
-
-
-def in_order(launches: Iterable[Launch]) -> tuple[Launch, ...]:
-    return tuple(sorted(launches, key=lambda launch: (launch.slot, launch.claim)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +131,38 @@ def _rebalanced(topology: Topology) -> Topology:
     )
 
 
-def _settle(topologies: Mapping[str, Topology], before: Launches, cluster: Cluster) -> _Settled:
+def _settle(topologies: Mapping[str, Topology], cluster: Cluster) -> _Settled:
     """Place queries, then release workers, until nothing changes."""
-    launches = dict(before)
-    counter = _next_counter(cluster)
-    while True:
-        all_fates = [worker_fates(each, launches[id_], cluster) for id_, each in topologies.items()]
-        held = [launch for each in all_fates for launch in _held(each, cluster.supervisors)]
-        placed, capacity = place(
-            [each for each in all_fates if each.needs], cluster.supervisors, held
-        )
+    silent = {
+        claim
+        for claim, status in cluster.workers.items()
+        if status is Status.DEAD or status is Status.UNPROVEN
+    }
+    launches: dict[str, tuple[Launch, ...]] = {}
+    texts: dict[str, str] = {}
+    #: Topologies that may need a place, or whose text may name a worker.
+    open_: dict[str, Topology] = {}
+    for id_, topology in topologies.items():
+        staying = staying_workers(topology, silent)
+        launches[id_] = topology.ordered if staying is None else staying
+        if staying is None:
+            open_[id_] = topology
+        elif topology.status in TO_RUN:
+            texts[id_] = _plain_text(topology, len(staying))
+    settled: list[Launch] | None = None
+    counter = _next_counter(cluster) if open_ else 0
+    while open_:
+        all_fates = [worker_fates(one, launches[id_], cluster) for id_, one in open_.items()]
+        needy = [each for each in all_fates if each.needs]
+        placed: list[Placement] = []
+        capacity: Capacity | None = None
+        if needy or any(each.releasable for each in all_fates):
+            if settled is None:
+                settled = [
+                    one for id_, all_ in launches.items() if id_ not in open_ for one in all_
+                ]
+            held = (launch for each in all_fates for launch in _held(each, cluster.supervisors))
+            placed, capacity = place(needy, cluster.supervisors, [*settled, *held])
         got = {each.fates.topology.id: each for each in placed}
         for each in all_fates:
             id_ = each.topology.id
@@ -148,15 +170,29 @@ def _settle(topologies: Mapping[str, Topology], before: Launches, cluster: Clust
             launches[id_] = in_order(new)
         if any(each.slot_count for each in placed):
             continue
-        if not _release(all_fates, launches, capacity):
-            texts = {
+        if capacity is None or not _release(all_fates, launches, capacity):
+            texts |= {
                 each.topology.id: status_text(
                     got.get(each.topology.id) or Placement(each), capacity, cluster
                 )
                 for each in all_fates
                 if each.topology.status in TO_RUN
             }
-            return _Settled(launches, texts)
+            break
+    return _Settled(launches, texts)
+
+
+def staying_workers(
+    topology: Topology, silent: Collection[Claim] = frozenset()
+) -> tuple[Launch, ...] | None:
+    """Return the workers of a topology that needs no place; None if `worker_fates` must decide.
+
+    `silent` are the claims of dead and unproven workers.
+    """
+    if topology.blocked is not None or topology.status not in TO_RUN:
+        return topology.ordered
+    is_settled = topology.is_placed and topology.claims.isdisjoint(silent)
+    return topology.busy if is_settled else None
 
 
 def _release(
@@ -166,6 +202,8 @@ def _release(
 ) -> bool:
     chosen: set[Claim] = set()
     for each in all_fates:
+        if not each.releasable:
+            continue
         id_, memory_mb = each.topology.id, each.topology.memory_mb
         for launch in each.releasable:
             if capacity.take(memory_mb, {}, not_on={launch.slot.node}) is not None:
@@ -215,14 +253,15 @@ def _changes(
     was: Topology, topology: Topology, settled: _Settled, *, is_finished: bool
 ) -> Iterator[Action]:
     launches = settled.launches[was.id]
-    assign: list[Action] = [Assign(was.id, launches)] if launches != in_order(was.launches) else []
-    finish: list[Action] = [FinishRebalance(was.id)] if is_finished else []
-    # After a crash in between, the next plan continues from released workers with a due rebalance,
-    # or from a finished rebalance with unplaced queries.
-    if any(launch.is_released for launch in launches):
-        yield from (*assign, *finish)
-    else:
-        yield from (*finish, *assign)
+    if is_finished or launches is not was.ordered:
+        assign: list[Action] = [Assign(was.id, launches)] if launches != was.ordered else []
+        finish: list[Action] = [FinishRebalance(was.id)] if is_finished else []
+        # After a crash in between, the next plan continues from released workers with a due
+        # rebalance, or from a finished rebalance with unplaced queries.
+        if any(launch.is_released for launch in launches):
+            yield from (*assign, *finish)
+        else:
+            yield from (*finish, *assign)
     text = settled.texts.get(was.id)
     if text is not None and text != topology.text:
         yield SetStatus(was.id, text)
@@ -255,24 +294,31 @@ _TEXTS: Final = {
     ),
 }
 
+#: Of the enum, where each look takes longer.
+_COMPLETED: Final = ScheduleKind.COMPLETED.value
+_FULL: Final = ScheduleKind.FULL.value
+
 #: More workers are counted, not named.
 _NAMED: Final = 3
 
 
-def status_text(placed: Placement, capacity: Capacity, cluster: Cluster) -> str:
+def status_text(placed: Placement, capacity: Capacity | None, cluster: Cluster) -> str:
+    """Return the text of a topology; `capacity` may be None if no query needs a place."""
     topology = placed.fates.topology
+    if topology.blocked is None and topology.live:
+        texts = [*_workers(placed.fates, cluster), *_left_out(placed, capacity, cluster)]
+        if texts:
+            return "; ".join(texts)
+    return _plain_text(topology, len(placed.fates.kept))
+
+
+def _plain_text(topology: Topology, slots: int) -> str:
     if topology.blocked is not None:
         return f"Waits: {topology.blocked}"
-    queries = sum(1 for query in topology.queries if query not in topology.ended)
-    if not queries:
-        return ScheduleKind.COMPLETED.value
-    texts = [*_workers(placed.fates, cluster), *_left_out(placed, capacity, cluster)]
-    if texts:
-        return "; ".join(texts)
-    slots, wanted = len(placed.fates.kept), min(topology.workers, queries)
-    if slots < wanted:
-        return f"{ScheduleKind.FEWER_SLOTS} ({slots}/{wanted})"
-    return ScheduleKind.FULL.value
+    if not topology.live:
+        return _COMPLETED
+    wanted = min(topology.workers, len(topology.live))
+    return f"{ScheduleKind.FEWER_SLOTS} ({slots}/{wanted})" if slots < wanted else _FULL
 
 
 def _workers(fates: WorkerFates, cluster: Cluster) -> Iterable[str]:
@@ -291,9 +337,9 @@ def _named(launches: list[Launch], topology: Topology, cluster: Cluster) -> str:
     return f"the worker{'s'[: len(names) > 1]} at {' and '.join(names)}"
 
 
-def _left_out(placed: Placement, capacity: Capacity, cluster: Cluster) -> Iterable[str]:
+def _left_out(placed: Placement, capacity: Capacity | None, cluster: Cluster) -> Iterable[str]:
     fates = placed.fates
-    if fates.not_on:
+    if fates.not_on or capacity is None:
         return  # only stuck workers have `not_on`, and their reason is already in the text
     topology = fates.topology
     unplaced = placed.unplaced
@@ -333,7 +379,7 @@ def _left_out(placed: Placement, capacity: Capacity, cluster: Cluster) -> Iterab
 
 
 def _java(cluster: Cluster) -> str:
-    hosts = sorted(each.host for each in cluster.supervisors.values() if not each.is_ours)
+    hosts = cluster.java_hosts
     if not hosts:
         return ""
     named = " and ".join(hosts) if len(hosts) <= _NAMED else f"{len(hosts)} supervisors"
@@ -346,12 +392,12 @@ def _slots(number: int) -> str:
 
 def _host(node: str, topology: Topology, cluster: Cluster, port: int | None = None) -> str:
     """Return a supervisor's host name, or the last known, with a port where names are the same."""
-    hosts = {
-        id_: each.host
-        for id_, each in cluster.supervisors.items()
-        if port is None or port in each.ports
-    }
     known = cluster.supervisors.get(node)
     last = topology.hosts.get(node) or host_of_supervisor(node)
-    hosts[node] = last if known is None else known.host
-    return supervisor_names(hosts)[node]
+    host = last if known is None else known.host
+    hosts = {
+        each.id: host
+        for each in cluster.by_host.get(host, ())
+        if port is None or port in each.ports
+    }
+    return supervisor_names({**hosts, node: host})[node]

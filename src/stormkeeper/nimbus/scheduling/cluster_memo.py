@@ -1,0 +1,196 @@
+"""A plan's input from a snapshot of the records; what did not change is not converted again.
+
+An unreadable record counts as present: nothing is moved, removed or stopped for it, and its slots
+are not free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import inf
+from operator import attrgetter, is_not
+from types import MappingProxyType
+from typing import Any, Final
+
+from stormkeeper import paths
+from stormkeeper.heartbeats.liveness import Status
+from stormkeeper.nimbus.scheduling.cluster import (
+    Cluster,
+    Launch,
+    Supervisor,
+    Topology,
+    launches_from_record,
+    supervisor_from_record,
+    topology_from_records,
+)
+from stormkeeper.state.storm.cluster import ClusterSnapshot
+from stormkeeper.thrift.records import Assignment, SupervisorInfo, TopologyStatus
+from stormkeeper.topology.plan import Claim
+
+_NO_FACTS: Final = Topology(id="", queries=(), blocked="its code is not here, and says what to run")
+
+#: What a plan takes from a supervisor's record, but for the uptime and the slots' crashes.
+_PLANNED: Final = attrgetter(
+    *("hostname", "meta", "used_ports", "stopped_workers", "resources_map", "refuses"),
+    *("version", "stormkeeper", "http_port"),
+)
+
+
+class ClusterMemo:
+    """Keeps what was made of a snapshot's records while these are the same objects.
+
+    Only the time that a conversion takes depends on it. Not safe for threads.
+    """
+
+    def __init__(self) -> None:
+        self._launches: dict[str, tuple[Assignment, tuple[Launch, ...]]] = {}
+        self._topologies: dict[str, tuple[tuple[Any, ...], Topology]] = {}
+        self._supervisors: dict[str, tuple[SupervisorInfo, tuple[Any, ...], Supervisor]] = {}
+        #: The last results, which are returned again if nothing in them is another object.
+        self._last: dict[str, Mapping[str, Any]] = {}
+
+    def launches(self, snapshot: ClusterSnapshot) -> Mapping[str, tuple[Launch, ...]]:
+        """Return the launches of all assignments, by topology id."""
+        known = self._launches
+        self._launches = {
+            storm_id: last
+            if (last := known.get(storm_id)) is not None and last[0] is assignment
+            else (assignment, launches_from_record(assignment))
+            for storm_id, assignment in snapshot.assignments.items()
+        }
+        return self._same("launches", {id_: made for id_, (_, made) in self._launches.items()})
+
+    def topologies(
+        self, snapshot: ClusterSnapshot, facts: Mapping[str, Topology], due: Mapping[str, float]
+    ) -> Mapping[str, Topology]:
+        launches, known, made = self.launches(snapshot), self._topologies, {}
+        for storm_id, base in snapshot.bases.items():
+            assignment, at = snapshot.assignments.get(storm_id), due.get(storm_id)
+            sources = (base, assignment, facts.get(storm_id, _NO_FACTS), at)
+            last = known.get(storm_id)
+            if last is None or any(map(is_not, last[0], sources)):
+                launched = launches.get(storm_id, ())
+                last = (sources, topology_from_records(storm_id, *sources, launched=launched))
+            made[storm_id] = last
+        self._topologies = made
+        topologies = {storm_id: topology for storm_id, (_, topology) in made.items()}
+        if snapshot.unreadable:
+            _block_unreadable(topologies, snapshot, launches)
+        return self._same("topologies", topologies)
+
+    def supervisors(
+        self, snapshot: ClusterSnapshot, refusals: Mapping[str, str], launch_secs: float
+    ) -> Mapping[str, Supervisor]:
+        """Return the readable supervisors.
+
+        The uptime of a supervisor stays the same while it is more than `launch_secs`: the record
+        changes all the time, and nothing else in it.
+        """
+        known, made = self._supervisors, {}
+        for id_, info in snapshot.supervisors.items():
+            refuses, last = refusals.get(id_, info.refuses), known.get(id_)
+            if last is None or last[0] is not info or last[2].refuses != refuses:
+                planned = _PLANNED(info)
+                uptime_secs = inf if info.uptime_secs is None else info.uptime_secs
+                if (
+                    last is not None
+                    and last[1] == planned
+                    and min(uptime_secs, last[2].uptime_secs) > launch_secs
+                    and last[2].refuses == refuses
+                    and not last[2].crashes
+                    and (info.slots is None) == (last[0].slots is None)
+                    and not any(one.crashes is not None for one in (info.slots or {}).values())
+                ):
+                    last = (info, planned, last[2])
+                else:
+                    last = (info, planned, supervisor_from_record(id_, info, refuses=refuses))
+            made[id_] = last
+        self._supervisors = made
+        return self._same("supervisors", {id_: one for id_, (_, _, one) in made.items()})
+
+    def _same(self, name: str, found: dict[str, Any]) -> Mapping[str, Any]:
+        last = self._last.get(name, {})
+        if last.keys() == found.keys() and not any(map(is_not, last.values(), found.values())):
+            return last
+        self._last[name] = MappingProxyType(found)
+        return self._last[name]
+
+
+def all_launches(
+    snapshot: ClusterSnapshot, memo: ClusterMemo | None = None
+) -> Iterator[tuple[str, Launch]]:
+    """Yield Stormkeeper's workers with their topologies' ids."""
+    for storm_id, launches in (memo or ClusterMemo()).launches(snapshot).items():
+        if snapshot.assignments[storm_id].launches is not None:
+            for launch in launches:
+                yield storm_id, launch
+
+
+def cluster_from_snapshot(
+    snapshot: ClusterSnapshot,
+    *,
+    facts: Mapping[str, Topology],
+    due: Mapping[str, float],
+    statuses: Mapping[Claim, Status],
+    refusals: Mapping[str, str],
+    now: float,
+    epoch: int,
+    next_counter: int,
+    launch_secs: float,
+    memo: ClusterMemo | None = None,
+) -> Cluster:
+    """Return a plan's input; a topology without facts is blocked.
+
+    `due` is when kills and rebalances are due; `refusals` are supervisors' reasons to take no work.
+    """
+    memo = memo or ClusterMemo()
+    topologies = memo.topologies(snapshot, facts, due)
+    supervisors = memo.supervisors(snapshot, refusals, launch_secs)
+    if snapshot.unreadable:
+        supervisors = {**supervisors, **_unreadable_supervisors(snapshot, topologies)}
+    return Cluster(
+        now=now,
+        epoch=epoch,
+        next_counter=next_counter,
+        supervisors=supervisors,
+        topologies=topologies,
+        workers=statuses,
+        strays=frozenset(snapshot.assignments.keys() - topologies.keys()),
+        launch_secs=launch_secs,
+    )
+
+
+def _block_unreadable(
+    topologies: dict[str, Topology],
+    snapshot: ClusterSnapshot,
+    launches: Mapping[str, tuple[Launch, ...]],
+) -> None:
+    for storm_id in snapshot.assignments.keys() - topologies.keys():
+        if paths.storm(storm_id) in snapshot.unreadable:
+            topologies[storm_id] = Topology(
+                id=storm_id,
+                queries=(),
+                status=TopologyStatus.ACTIVE,
+                launches=launches[storm_id],
+                blocked="its base cannot be read",
+            )
+    for storm_id, topology in topologies.items():
+        if paths.assignment(storm_id) in snapshot.unreadable:
+            topologies[storm_id] = replace(topology, blocked="its assignment cannot be read")
+
+
+def _unreadable_supervisors(
+    snapshot: ClusterSnapshot, topologies: Mapping[str, Topology]
+) -> dict[str, Supervisor]:
+    found = {}
+    for path in snapshot.unreadable:
+        if paths.parent(path) == paths.SUPERVISORS:
+            id_ = path.removeprefix(f"{paths.SUPERVISORS}/")
+            slots = (one.slot for each in topologies.values() for one in each.launches)
+            # The supervisor exists, so its workers may run.
+            ports = frozenset(slot.port for slot in slots if slot.node == id_)
+            found[id_] = Supervisor(
+                id_, id_, ports, running=ports, refuses="its record cannot be read"
+            )
+    return found
