@@ -12,7 +12,7 @@ KERBEROS := $(VENV)/kerberos
 ARCHIVE := $(VENV)/var/stormkeeper/spark.jsa
 COMPILED := $(wildcard src/stormkeeper/*/*/_compiled.pyx)
 
-.PHONY: help setup run dist docs test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats bench-cluster bench-decoding bench-pipeline bench-history soak faults fuzz explore simulate peer interop format clean
+.PHONY: help setup run dist docs test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats bench-cluster bench-nimbus bench-decoding bench-pipeline bench-history soak faults fuzz explore simulate peer interop format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -63,7 +63,7 @@ lint: $(INSTALLED) ## formatter, linter, strict type checker
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: bench-pacemaker bench-local bench-state bench-cluster bench-decoding ## measure Pacemakers, clusters, their state, decoding; results in bench/results/
+bench: bench-pacemaker bench-local bench-state bench-cluster bench-nimbus bench-decoding ## measure Pacemakers, clusters, their state, decoding; results in bench/results/
 
 bench-pacemaker: $(INSTALLED) ## Pacemakers beside Redis and memcached (ARGS=--quick: two minutes)
 	@scripts/bench-setup
@@ -74,6 +74,9 @@ bench-local: $(ARCHIVE) ## a cluster on this machine
 
 bench-cluster: $(ARCHIVE) ## how soon a topology runs that is submitted, and how fast Nimbus answers
 	@$(BIN)/python bench/cluster_bench.py $(ARGS)
+
+bench-nimbus: $(INSTALLED) ## the Nimbus of 3,000 supervisors: its rounds, deaths, failover (ARGS="--shape small --quick": two minutes)
+	@$(BIN)/python bench/nimbus_bench.py $(ARGS)
 
 bench-state: $(INSTALLED) ## the cluster state on ZooKeeper, beside kazoo's own calls (ARGS=--quick: one minute)
 	@$(BIN)/python bench/state_bench.py $(ARGS)

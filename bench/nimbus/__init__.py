@@ -1,0 +1,1 @@
+"""Parts of the bench of a large cluster's Nimbus."""
