@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -22,6 +22,7 @@ from stormkeeper.nimbus.scheduling.cluster import Cluster
 from stormkeeper.nimbus.scheduling.planning import Action, Assign, FinishRebalance, Remove
 from stormkeeper.rpc.server import ThriftServer
 from stormkeeper.state.storage import ConnectionState
+from stormkeeper.topology.plan import Claim
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class ClusterStatusTracker:
         self._clock = clock
         self._lock = threading.Lock()
         self._has_heartbeats = True
+        self._counts: _Counts | None = None
 
     def record_leadership(self, epoch: int | None) -> None:
         """Record the epoch in which this Nimbus leads; None: the leadership ended."""
@@ -77,24 +79,18 @@ class ClusterStatusTracker:
         )
 
     def record_round(self, cluster: Cluster, heartbeats: Heartbeats, took_secs: float) -> None:
-        launches = [one for each in cluster.topologies.values() for one in each.launches]
-        statuses = cluster.workers
-        # The status of workers that a Java Nimbus assigned is unknown.
-        workers = Counter(
-            str(statuses[one.claim])
-            for one in launches
-            if not one.is_released and one.claim in statuses
-        )
-        taken = {one.slot for one in launches}
-        slots = {(id_, port) for id_, each in cluster.supervisors.items() for port in each.ports}
+        counts = self._counts
+        if counts is None or not counts.cluster.has_same_parts(cluster):
+            counts = self._counts = _Counts.of(cluster)
+        workers = counts.workers(cluster.workers)
         before = self._replace(
             rounds=self.status.rounds + 1,
             round_secs=took_secs,
             last_round_at=self._clock(),
             supervisors=len(cluster.supervisors),
-            slots=len(slots),
-            free_slots=len(slots - taken),
-            topologies=Counter(each.status.name.lower() for each in cluster.topologies.values()),
+            slots=counts.slots,
+            free_slots=counts.free_slots,
+            topologies=counts.topologies,
             workers=workers,
             unread=len(heartbeats.missing),
         )
@@ -118,6 +114,41 @@ class ClusterStatusTracker:
         with self._lock:
             before, self.status = self.status, replace(self.status, **changes)
         return before
+
+
+@dataclass(frozen=True, eq=False)
+class _Counts:
+    """The counts of a cluster that change only with topologies and supervisors."""
+
+    cluster: Cluster
+    slots: int
+    free_slots: int
+    topologies: Counter[str]
+    #: Of the workers that should run.
+    claims: frozenset[Claim]
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Self:
+        slots = {(id_, port) for id_, each in cluster.supervisors.items() for port in each.ports}
+        launches = [one for each in cluster.topologies.values() for one in each.launches]
+        return cls(
+            cluster,
+            len(slots),
+            len(slots.difference(one.slot for one in launches)),
+            Counter(each.status.name.lower() for each in cluster.topologies.values()),
+            # The status of workers that a Java Nimbus assigned is unknown.
+            frozenset(one.claim for one in launches if one.queries and not one.is_released),
+        )
+
+    def workers(self, statuses: Mapping[Claim, Status]) -> Counter[str]:
+        """Return workers by status; without a status a worker is alive."""
+        counts = Counter(
+            str(status)
+            for claim, status in statuses.items()
+            if status is not Status.ALIVE and claim in self.claims
+        )
+        counts[str(Status.ALIVE)] = len(self.claims) - counts.total()
+        return +counts
 
 
 def _log_unproven(before: int, now: int) -> None:

@@ -28,6 +28,7 @@ from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
 from stormkeeper.nimbus.lifecycle import Command, ConfChanges, Event
 from stormkeeper.nimbus.round import Decision, RoundMemory, Timeouts, decide
 from stormkeeper.nimbus.scheduling.cluster import (
+    Cluster,
     Launch,
     assignment_record,
     launches_from_record,
@@ -166,7 +167,7 @@ class Scheduler:
         rounds.check()
         self._log_texts(decision.memory.texts)
         self._memory = decision.memory
-        rounds.watch_supervisors(_supervisors_to_watch(decision))
+        rounds.watch_supervisors(decision)
         return decision, snapshot
 
     def _snapshot(self, leader: LeaderClusterState, *, is_synced: bool = False) -> ClusterSnapshot:
@@ -260,7 +261,7 @@ class Scheduler:
             leader.set_checkpoints(kept)
 
     def _log_texts(self, texts: Mapping[str, str]) -> None:
-        for storm_id, text in texts.items():
+        for storm_id, text in () if texts is self._memory.texts else texts.items():
             if self._memory.texts.get(storm_id) != text:
                 log.info("%s: %s", storm_id, text)
 
@@ -276,6 +277,8 @@ class _Rounds:
         #: The records of the last round.
         self.seen: ClusterRecords | None = None
         self._watched: frozenset[str] = frozenset()
+        #: The cluster that `_watched` is of.
+        self._planned: Cluster | None = None
 
     def start(self) -> None:
         self.leader.view.subscription.add_listener(self._on_change)
@@ -292,10 +295,12 @@ class _Rounds:
         if self.thread.is_closing:
             raise NotLeaderError("this leadership ended, and its round with it")
 
-    def watch_supervisors(self, supervisor_ids: Iterable[str]) -> None:
-        """Start a round when one of these supervisors reports a stopped worker."""
-        self._watched = frozenset(supervisor_ids)
-        self.leader.view.subscription.hurry([paths.supervisor(each) for each in self._watched])
+    def watch_supervisors(self, decision: Decision) -> None:
+        """Start a round when a supervisor reports a released or removed worker stopped."""
+        before, self._planned = self._planned, decision.cluster
+        if decision.actions or before is None or not before.has_same_parts(decision.cluster):
+            self._watched = frozenset(_supervisors_to_watch(decision))
+            self.leader.view.subscription.hurry([paths.supervisor(each) for each in self._watched])
         self._wake_if_needed()
 
     def _on_change(self, changes: Sequence[Difference]) -> None:
