@@ -121,12 +121,12 @@ def decode_end(cls: type[Record], data: bytes, field_id: int) -> Record | None:
     return None
 
 
-def field_kind(data: bytes, field_id: int) -> int | None:
-    """Return a field's wire type in an uncompressed record, None if absent."""
+def find_field(data: bytes, field_id: int) -> tuple[int, int] | None:
+    """Return a field's wire type and its value's position in an uncompressed record."""
     pos = 0
     while kind := data[pos]:
         if _field_header.unpack_from(data, pos)[1] == field_id:
-            return kind
+            return kind, pos + 3
         pos = skip(data, pos + 3, kind, MAX_DEPTH)
     return None
 

@@ -20,7 +20,7 @@ from thriftpy2.thrift import TPayload
 
 from stormkeeper.errors import ConfigError, SerializationError
 from stormkeeper.thrift.idl import I32, schema_of
-from stormkeeper.thrift.reader import decode, decode_end, field_kind, with_article
+from stormkeeper.thrift.reader import decode, decode_end, find_field, with_article
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, WorkerActivity
 from stormkeeper.thrift.writer import Release, encode
 
@@ -90,8 +90,8 @@ def release_for(compression: Compression) -> Release:
 def heartbeat_release(data: bytes) -> Release:
     """Return the release of Storm for which a `ClusterWorkerHeartbeat` was written."""
     field = next(f for f in schema_of(ClusterWorkerHeartbeat).fields if f.name == "time_secs")
-    narrow = field_kind(decompress(data), field.id) == I32
-    return Release.STORM_2 if narrow else Release.STORM_3
+    kind, _ = find_field(decompress(data), field.id) or (None, 0)
+    return Release.STORM_2 if kind == I32 else Release.STORM_3
 
 
 def deserialize(
@@ -111,7 +111,10 @@ def activity_of(data: bytes) -> WorkerActivity:
     found = decode_end(WorkerActivity, plain, _UPTIME)
     if found is not None:
         return found
-    beat = decode(ClusterWorkerHeartbeat, plain)
+    return activity_in(decode(ClusterWorkerHeartbeat, plain))
+
+
+def activity_in(beat: ClusterWorkerHeartbeat) -> WorkerActivity:
     return WorkerActivity(
         uptime_secs=beat.uptime_secs,
         completed=beat.completed,

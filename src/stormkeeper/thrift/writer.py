@@ -33,6 +33,7 @@ from stormkeeper.thrift.idl import (
     schema_of,
     wire_kind,
 )
+from stormkeeper.thrift.reader import decode, find_field
 
 _i16, _i32, _i64, _double = Struct(">h"), Struct(">i"), Struct(">q"), Struct(">d")
 _field_header, _list_header, _map_header = Struct(">bh"), Struct(">bi"), Struct(">bbi")
@@ -74,6 +75,30 @@ def encode(record: TPayload, release: Release = Release.STORM_2) -> bytes:
         where = f".{error.path}" if error.path else ""
         raise SerializationError(f"{type(record).__name__}{where}: {error.reason}") from None
     return b"".join(out)
+
+
+class Encoded:
+    """An encoded record in parts, which the writer copies where it takes a record of that class."""
+
+    __slots__ = ("cls", "parts")
+
+    def __init__(self, cls: type[TPayload], *parts: bytes) -> None:
+        self.cls = cls
+        self.parts = parts
+
+    def decoded(self) -> Any:
+        """Return the record, for callers in the same process."""
+        return decode(self.cls, b"".join(self.parts))
+
+
+def encode_around(record: TPayload, name: str) -> tuple[bytes, bytes]:
+    """Return an encoded record's bytes before and after the value of its i32 field `name`."""
+    data = encode(record)
+    (field_id,) = (each.id for each in schema_of(type(record)).fields if each.name == name)
+    found = find_field(data, field_id)
+    if found is None or found[0] != I32:
+        raise SerializationError(f"{type(record).__name__}.{name} has no i32")
+    return data[: found[1]], data[found[1] + 4 :]
 
 
 def _type_name(value: object) -> str:
@@ -243,6 +268,9 @@ def _new_struct_writer(cls: type, release: Release) -> Writer:
 
     def write(record: Any, out: list[bytes]) -> None:
         if type(record) is not cls:
+            if type(record) is Encoded and record.cls is cls:
+                out.extend(record.parts)
+                return
             raise _UnfitError(f"must be of class {cls.__name__}, not {_type_name(record)}")
         members = 0
         for field, header, write_value in fields:
