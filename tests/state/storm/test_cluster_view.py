@@ -3,6 +3,7 @@
 import pytest
 
 from stormkeeper import paths
+from stormkeeper.state import leader_lock
 from stormkeeper.thrift.records import Assignment, StormBase, SupervisorInfo, TopologyStatus
 from support.leaders import lead
 from support.waiting import until
@@ -66,6 +67,17 @@ def test_records_cannot_be_replaced(view, leader):
     leader.activate_storm("wc", BASE)
     with pytest.raises(TypeError):
         view.caught_up().bases["wc"] = BASE
+
+
+def test_locks_stand_with_the_leaders_first(view, storm, open_storm):
+    assert view.caught_up().locks == ()
+    locks = [
+        leader_lock.take(each.state, f"host:{port}:0".encode())
+        for port, each in [(1, storm), (2, open_storm())]
+    ]
+    until(lambda: view.caught_up().locks == tuple(locks))
+    leader_lock.give_up(storm.state, locks[0])
+    until(lambda: view.caught_up().locks == (locks[1],))
 
 
 def test_leader_has_the_view_of_the_session(storm):

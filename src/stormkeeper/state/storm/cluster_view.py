@@ -1,8 +1,8 @@
 """The records of a cluster in memory, in sync with the store: for plans and answers.
 
-A `ClusterView` subscribes to topologies, assignments, supervisors, Nimbuses, and the names of
-queries' nodes and of blobs' holders. Each version of a record is decoded once, and records that did
-not change are the same objects in all snapshots: nobody may change them.
+A `ClusterView` subscribes to topologies, assignments, supervisors, Nimbuses with their locks, and
+the names of queries' nodes and of blobs' holders. Each version of a record is decoded once, and
+records that did not change are the same objects in all snapshots: nobody may change them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 from stormkeeper import paths
 from stormkeeper.errors import SerializationError
 from stormkeeper.paths import BlobHolder
-from stormkeeper.state.storage import StateReader
+from stormkeeper.state import leader_lock
+from stormkeeper.state.leader_lock import Lock
+from stormkeeper.state.storage import NodeData, StateReader
 from stormkeeper.state.subscription import CATCH_UP_SECS, Node, Snapshot, Subscription, Subtree
 from stormkeeper.thrift.records import Assignment, NimbusSummary, StormBase, SupervisorInfo
 from stormkeeper.thrift.serialization import Codec
@@ -68,6 +70,8 @@ class ClusterRecords:
     claimed: Names = field(default_factory=dict)
     #: By blob key.
     holders: Mapping[str, tuple[BlobHolder, ...]] = field(default_factory=dict)
+    #: The leader's lock, and those of the Nimbuses that wait.
+    locks: tuple[Lock, ...] = ()
     #: Paths of unreadable records, which must not count as absent.
     unreadable: frozenset[str] = frozenset()
     #: By subtree and path.
@@ -101,6 +105,7 @@ class ClusterView:
                     for path in _RECORDS
                 ),
                 *(Subtree(path, 2) for path in _NAMES),
+                Subtree(paths.LEADER_LOCK, 1, lambda _path, data: data),
             ],
             name="cluster view",
         ).start()
@@ -151,6 +156,7 @@ class ClusterView:
             ended=ended,
             claimed=claimed,
             holders=of(paths.BLOBSTORE, _holders),
+            locks=of(paths.LEADER_LOCK, _locks),
             unreadable=frozenset().union(*(unreadable for _, unreadable in tables.values())),
             nodes=trees,
         )
@@ -199,6 +205,13 @@ def _parsed(names: Mapping[str, list[str]], parse: Callable[[str], str | None]) 
 
 def _without_empty(names: Names) -> Names:
     return MappingProxyType({storm_id: queries for storm_id, queries in names.items() if queries})
+
+
+def _locks(path: str, nodes: Mapping[str, Node]) -> tuple[Lock, ...]:
+    below = {name.removeprefix(f"{path}/"): node for name, node in nodes.items() if name != path}
+    return tuple(
+        leader_lock.in_line({name: NodeData(node.value, node.stat) for name, node in below.items()})
+    )
 
 
 def _holders(path: str, nodes: Mapping[str, Node]) -> Mapping[str, tuple[BlobHolder, ...]]:
