@@ -1,13 +1,11 @@
-from collections import Counter
-
 import pytest
 
 from stormkeeper.statistics.executor_reports import (
     AssignedCounts,
     ExecutorReport,
     assigned_counts,
+    assigned_slots,
     reports,
-    used_workers,
 )
 from stormkeeper.thrift.records import (
     Assignment,
@@ -94,7 +92,9 @@ def test_what_is_assigned_is_counted():
 def test_slots_are_counted_by_supervisor():
     one = assignment([((1, 1), "n", 1), ((2, 2), "n", 1), ((3, 3), "m", 1)])
     other = assignment([((1, 1), "n", 2), ((2, 2), "k")])
-    assert used_workers([one, other, Assignment("/code")]) == Counter({"n": 2, "m": 1})
+    assert assigned_slots(one) == {("n", 1), ("m", 1)}
+    assert assigned_slots(other) == {("n", 2)}, "a place without a port is no slot"
+    assert assigned_slots(Assignment("/code")) == set()
 
 
 # --- as Storm's getTopologyInfo ------------------------------------------------------------------

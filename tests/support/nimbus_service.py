@@ -153,6 +153,7 @@ class NimbusService:
 
     def close(self):
         self.server.stop(0.0)
+        self.handler.close()
         self._listener.close()
         self.elector.close()
         self.code.close()

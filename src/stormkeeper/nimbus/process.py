@@ -235,9 +235,9 @@ def _run(
             removed=removed.ids,
             clock=clock,
         )
-        server = ThriftServer(
-            Nimbus, service_handler(context), ServerLimits.of(conf), name="nimbus"
-        )
+        handler = service_handler(context)
+        running.callback(handler.close)
+        server = ThriftServer(Nimbus, handler, ServerLimits.of(conf), name="nimbus")
         served = pages(
             lambda: status.status,
             server,
@@ -246,7 +246,7 @@ def _run(
             time.monotonic,
             disk_fault=lambda: disk.fault,
             lost_blobs=lambda: code.store.losses,
-            count_health=ClusterCalls(context).count_health,
+            count_health=handler.count_health,
         )
         running.enter_context(_observed(conf, served))
         server.start(listener)

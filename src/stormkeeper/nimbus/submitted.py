@@ -109,6 +109,11 @@ class SubmittedCode:
         #: Of the store at a revision.
         self._versions: tuple[int, dict[str, tuple[str, ...] | None]] = (-1, {})
 
+    @property
+    def revision(self) -> int:
+        """The revision of this Nimbus's blobs: while it stays, all versions stay."""
+        return self._store.revision
+
     def version(self, storm_id: str) -> tuple[str, ...] | None:
         """Return the checksums of a topology's code; None if incomplete here."""
         # First: what is read now may be newer, and is then read again.

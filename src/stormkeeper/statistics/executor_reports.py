@@ -5,8 +5,7 @@ Storm's workers report by task; the component of a task follows from the topolog
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -106,18 +105,13 @@ def assigned_counts(assignment: Assignment | None) -> AssignedCounts:
     return AssignedCounts(
         num_tasks=sum(end - start + 1 for start, end in places),
         num_executors=len(places),
-        num_workers=len({slot for slot in map(_slot, places.values()) if slot is not None}),
+        num_workers=len(assigned_slots(assignment)),
     )
 
 
-def used_workers(assignments: Iterable[Assignment]) -> Counter[str]:
-    """Count slots by supervisor id."""
-    slots = {
-        _slot(place)
-        for assignment in assignments
-        for place in (assignment.executor_node_port or {}).values()
-    }
-    return Counter(slot[0] for slot in slots if slot is not None)
+def assigned_slots(assignment: Assignment | None) -> set[Slot]:
+    places = (assignment.executor_node_port if assignment is not None else None) or {}
+    return {slot for slot in map(_slot, places.values()) if slot is not None}
 
 
 def _slot(place: NodeInfo) -> Slot | None:

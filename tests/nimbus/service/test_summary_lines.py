@@ -1,9 +1,10 @@
 from dataclasses import replace
 
-from stormkeeper.nimbus.service import cluster_calls
+from stormkeeper.nimbus.service import cluster_calls, summaries, supervisor_summaries
 from stormkeeper.nimbus.service.views import View
 from stormkeeper.nimbus.submitted import Submitted
 from stormkeeper.paths import NimbusId
+from stormkeeper.state.storm.cluster_view import ClusterRecords
 from stormkeeper.thrift.nimbus import OwnerResourceSummary
 from stormkeeper.thrift.records import (
     Assignment,
@@ -42,7 +43,7 @@ VIEW = View(
 
 
 def test_a_topologys_line_is_of_its_base_and_its_assignment():
-    line = cluster_calls.topology_summary(VIEW)
+    line = summaries.topology_summary(VIEW)
     assert (line.id, line.name, line.status, line.owner) == ("wc-1-1", "wc", "ACTIVE", "ann")
     assert (line.num_tasks, line.num_executors, line.num_workers) == (3, 2, 2)
     assert (line.uptime_secs, line.replication_count) == (1000, 2)
@@ -51,7 +52,7 @@ def test_a_topologys_line_is_of_its_base_and_its_assignment():
 
 
 def test_unassigned_topology_without_code_has_a_line():
-    line = cluster_calls.topology_summary(
+    line = summaries.topology_summary(
         replace(VIEW, assignment=None, submitted=None, sched_status=None, now=0.0)
     )
     assert (line.num_tasks, line.num_executors, line.num_workers) == (0, 0, 0)
@@ -63,14 +64,20 @@ def test_a_supervisors_slots_are_used_where_they_are_assigned():
     info = SupervisorInfo(
         0, "a.example", uptime_secs=2**40, meta=[6700, 6701, 6702], refuses="full"
     )
-    line = cluster_calls.supervisor_summary("sup-a", info, used_workers=2, used_memory=768.0)
+    line = supervisor_summaries.supervisor_summary("sup-a", info, used_workers=2, used_memory=768.0)
     assert (line.host, line.num_workers, line.num_used_workers) == ("a.example", 3, 2)
     assert (line.uptime_secs, line.version) == (2**31 - 1, "VERSION_NOT_PROVIDED")
     assert (line.refuses, line.java_only) == ("full", None)
     java = SupervisorInfo(0, "b.example", meta=[6700, 6701], version="2.8.8")
-    line = cluster_calls.supervisor_summary("sup-b", java, used_workers=1, used_memory=0.0)
+    line = supervisor_summaries.supervisor_summary("sup-b", java, used_workers=1, used_memory=0.0)
     assert (line.num_workers, line.num_used_workers, line.java_only) == (1, 1, True)
-    assert cluster_calls.used_memory([ASSIGNMENT, ASSIGNMENT]) == {"sup-a": 1536.0}
+    assignments = {"wc-1-1": ASSIGNMENT, "wc-2-2": ASSIGNMENT}
+    records = ClusterRecords(
+        bases={}, assignments=assignments, supervisors={"sup-a": info, "sup-b": java}, nimbuses={}
+    )
+    a, b = (each.decoded() for each in supervisor_summaries.SupervisorSummaries().encoded(records))
+    assert (a.num_used_workers, a.used_mem) == (2, 1536.0)
+    assert (b.num_used_workers, b.used_mem) == (0, 0.0)
 
 
 def test_the_nimbus_that_leads_is_told_by_host_and_port():
@@ -83,9 +90,9 @@ def test_the_nimbus_that_leads_is_told_by_host_and_port():
 
 
 def test_an_owner_has_what_his_topologies_have_or_nothing():
-    lines = [cluster_calls.topology_summary(VIEW), cluster_calls.topology_summary(VIEW)]
+    lines = [summaries.topology_summary(VIEW), summaries.topology_summary(VIEW)]
     bob = replace(VIEW, base=StormBase("b", TopologyStatus.ACTIVE, 1, owner="bob"))
-    lines.append(cluster_calls.topology_summary(bob))
+    lines.append(summaries.topology_summary(bob))
     ann, other = cluster_calls.owner_summaries(lines, None)
     assert (ann.owner, ann.total_topologies, ann.total_tasks, ann.total_workers) == ("ann", 2, 6, 4)
     assert (ann.memory_usage, ann.requested_total_memory) == (1536.0, 3072.0)

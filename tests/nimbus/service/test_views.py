@@ -8,9 +8,11 @@ import pytest
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.thrift.records import (
     Assignment,
+    ClusterWorkerHeartbeat,
     CrashSeries,
     LaunchClaim,
     NodeInfo,
+    QueryActivity,
     SlotReport,
     StormBase,
     SupervisorInfo,
@@ -21,6 +23,7 @@ from stormkeeper.thrift.serialization import Codec
 from stormkeeper.topology.faults import crash, crash_with_cause
 from support.memory_state import MemoryEnsemble
 from support.nimbus_service import nimbuses
+from support.waiting import until
 
 MANY = 100
 
@@ -87,6 +90,41 @@ def test_no_read_is_made_for_each_topology(nimbus, counted, method, arguments):
     assert asked() == of_one
 
 
+def test_a_list_shows_changed_records_at_once(nimbus):
+    def listed():
+        found = [each.decoded() for each in nimbus.handler.getTopologySummaries()]
+        assert found == [each.decoded() for each in nimbus.handler.getClusterInfo().topologies]
+        return {each.name: (each.status, each.num_workers) for each in found}
+
+    assert listed() == {}
+    activate(nimbus, 0)
+    assert listed() == {"wc0": ("ACTIVE", 1)}
+    activate(nimbus, 1)
+    nimbus.leader.activate_storm("wc0-0-1700000000", StormBase("wc0", TopologyStatus.KILLED, 1))
+    nimbus.leader.set_assignment("wc1-1-1700000000", Assignment("x"))
+    assert listed() == {"wc0": ("KILLED", 1), "wc1": ("ACTIVE", 0)}
+    nimbus.leader.remove_storm("wc0-0-1700000000")
+    assert listed() == {"wc1": ("ACTIVE", 0)}
+
+
+def test_a_lists_health_follows_the_heartbeats(nimbus):
+    activate(nimbus, 0)
+    storm_id = "wc0-0-1700000000"
+    launch = WorkerLaunch("sup", 6700, LaunchClaim(7, 1), ["q"], 1_699_999_990, 512.0)
+    nimbus.leader.set_assignment(storm_id, Assignment("x", {"sup": "h"}, launches=[launch]))
+    nimbus.storm.supervisor_heartbeat("sup", SupervisorInfo(1, "h", used_ports=[6700], slots={}))
+    nimbus.told = {storm_id: "Fully Scheduled"}
+
+    def health():
+        [listed] = nimbus.handler.getTopologySummaries()
+        return listed.decoded().health
+
+    assert health().text == "launched 10 s ago"
+    beat = ClusterWorkerHeartbeat(storm_id, {}, 1, 5, queries=[QueryActivity("q")])
+    nimbus.storm.set_worker_heartbeat(storm_id, "sup", 6700, beat)
+    until(lambda: health().state == "running")
+
+
 def test_a_topology_that_crashes_is_told_with_its_error(nimbus):
     activate(nimbus, 0)
     storm_id, claim = "wc0-0-1700000000", LaunchClaim(7, 1)
@@ -105,7 +143,7 @@ def test_a_topology_that_crashes_is_told_with_its_error(nimbus):
     text = crash_with_cause(crash(6700, 3, ended), cause)
     nimbus.storm.report_error(storm_id, "out", text, host="h", port=6700)
     [listed] = nimbus.handler.getTopologySummaries()
-    assert listed.health.text.endswith(": ValueError: no day")
+    assert listed.decoded().health.text.endswith(": ValueError: no day")
     page = nimbus.handler.getTopologyPageInfo(storm_id, "600", True)
     assert page.health.crashes.error == "ValueError: no day"
     assert nimbus.handler.count_health()["crashing"] == 1

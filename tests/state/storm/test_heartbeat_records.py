@@ -9,6 +9,7 @@ from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.paths import Slot
 from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.state.storage import DIRECTORY
+from stormkeeper.state.storm import heartbeat_records
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.heartbeat_records import ExecutorBeat
 from stormkeeper.thrift.records import (
@@ -131,6 +132,47 @@ def test_only_an_assigned_launch_records_a_claim_once(cluster):
     assert cluster.state.node_exists(path)
     assert cluster.ended_queries(STORM) == frozenset()
     assert cluster.worker_heartbeats(STORM) == {}
+
+
+def test_unchanged_heartbeats_are_decoded_once(cluster, monkeypatch):
+    for port in (6700, 6701):
+        cluster.set_worker_heartbeat(STORM, "sup", port, beat(port))
+    first = cluster.worker_heartbeats(STORM)
+    cluster.set_worker_heartbeat(STORM, "sup", 6701, beat(1))
+    second = cluster.worker_heartbeats(STORM)
+    assert second == {("sup", 6700): beat(6700), ("sup", 6701): beat(1)}
+    assert second["sup", 6700] is first["sup", 6700]
+    monkeypatch.setattr(heartbeat_records, "_MOST_DECODED", 0)
+    cluster.set_worker_heartbeat(STORM, "sup", 6701, beat(2))
+    third = cluster.worker_heartbeats(STORM)
+    assert third == {("sup", 6700): beat(6700), ("sup", 6701): beat(2)}
+    assert third["sup", 6700] is first["sup", 6700], "what was read before is still there"
+    assert cluster.worker_heartbeats(STORM)["sup", 6700] is not first["sup", 6700]
+
+
+def test_followed_activities_are_those_of_the_heartbeats(cluster, heartbeats, caplog):
+    other = "other-1-1"
+    follower = cluster.follow_activities()
+    assert follower.read()[1] == {}
+    for storm_id in (STORM, other):
+        for port in (6700, 6701):
+            cluster.set_worker_heartbeat(storm_id, "sup", port, beat(port, uptime_secs=port))
+    began, first = follower.read()
+    assert {
+        id_: {slot: each.activity.uptime_secs for slot, each in slots.items()}
+        for id_, slots in first.items()
+    } == {id_: {("sup", 6700): 6700, ("sup", 6701): 6701} for id_ in (STORM, other)}
+    assert all(each.received_at >= began - 60 for each in first[STORM].values())
+    cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(1, uptime_secs=1))
+    heartbeats.beat(paths.workerbeat(STORM, "sup", 6701), b"nonsense")
+    kept = dict(first[STORM])
+    _, second = follower.read()
+    assert [each.activity.uptime_secs for each in second[STORM].values()] == [1]
+    assert second[other] is first[other], "nothing has changed there"
+    assert first[STORM] == kept
+    assert caplog.text.count(f"{STORM}/sup-6701 is left out: ") == 1
+    cluster.remove_worker_heartbeat(STORM, "sup", 6700)
+    assert follower.read()[1].keys() == {other}
 
 
 def test_a_released_launch_records_no_claim(cluster, monkeypatch):

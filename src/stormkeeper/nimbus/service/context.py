@@ -205,6 +205,10 @@ class CallGroup:
 class Handler:
     """The service: the public methods of all groups."""
 
+    #: Not methods of Storm's.
+    count_health: Callable[[], Mapping[str, int]]
+    close: Callable[[], None]
+
     def __init__(self, *groups: CallGroup) -> None:
         for group in groups:
             for name in dir(group):

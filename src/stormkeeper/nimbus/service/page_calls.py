@@ -72,10 +72,10 @@ class PageCalls(CallGroup):
     def getTopologyPageInfo(
         self, storm_id: str, window: str | None, include_sys: bool, /
     ) -> TopologyPageInfo:
-        view = self._views.read_one(storm_id, self._base(storm_id))
+        view, beats = self._views.read_with_heartbeats(storm_id, self._base(storm_id))
         return topology_page(
             view,
-            self._views.read_heartbeats(view),
+            beats,
             self._context.storm.topology_errors(storm_id),
             window or ALL_TIME,
             include_sys=include_sys,
@@ -84,12 +84,12 @@ class PageCalls(CallGroup):
     def getComponentPageInfo(
         self, storm_id: str, component: str, window: str | None, include_sys: bool, /
     ) -> ComponentPageInfo:
-        view = self._views.read_one(storm_id, self._base(storm_id))
+        view, beats = self._views.read_with_heartbeats(storm_id, self._base(storm_id))
         try:
             return component_page(
                 view,
                 component,
-                self._views.read_heartbeats(view),
+                beats,
                 self._context.storm.topology_errors(storm_id),
                 window or ALL_TIME,
                 include_sys=include_sys,
@@ -113,10 +113,10 @@ class PageCalls(CallGroup):
     def _info(self, storm_id: str, base: StormBase, options: GetInfoOptions) -> TopologyInfo:
         choice = options.num_err_choice
         choice = NumErrorsChoice.ALL if choice is None else choice
-        view = self._views.read_one(storm_id, base)
+        view, beats = self._views.read_with_heartbeats(storm_id, base)
         has_errors = choice != NumErrorsChoice.NONE
         errors = self._context.storm.topology_errors(storm_id) if has_errors else {}
-        return topology_info(view, self._views.read_heartbeats(view), errors, choice)
+        return topology_info(view, beats, errors, choice)
 
 
 def executors(

@@ -7,8 +7,9 @@ use it. Shares of processors are not counted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 from stormkeeper.blobs import keys
@@ -19,13 +20,16 @@ from stormkeeper.nimbus.service.context import ServiceContext
 from stormkeeper.nimbus.submitted import Submitted
 from stormkeeper.paths import Slot
 from stormkeeper.state.storm.cluster_view import ClusterRecords
+from stormkeeper.state.storm.heartbeat_records import AgedHeartbeat
 from stormkeeper.statistics.executor_reports import Slot as ReportSlot
+from stormkeeper.thrift.nimbus import StormTopology
 from stormkeeper.thrift.records import (
     Assignment,
     ClusterWorkerHeartbeat,
     StormBase,
     TopologyHealth,
 )
+from stormkeeper.thrift.serialization import activity_in
 from stormkeeper.topology.faults import is_crash, newest_line
 
 log = logging.getLogger(__name__)
@@ -75,8 +79,7 @@ class View:
     @property
     def uptime_secs(self) -> int:
         """Seconds since the submission."""
-        began = self.base.launch_time_secs
-        return 0 if began is None else seconds(self.now - began)
+        return uptime_secs(self.base, self.now)
 
     @property
     def storm_version(self) -> str | None:
@@ -100,77 +103,77 @@ class ViewReader:
         self._context = context
 
     def read_one(self, storm_id: str, base: StormBase) -> View:
-        records = self._context.storm.view.caught_up()
-        return self.read(records, {storm_id: base}, only=storm_id)[0]
+        return self.read_with_heartbeats(storm_id, base)[0]
 
-    def read(
+    def read_with_heartbeats(
+        self, storm_id: str, base: StormBase
+    ) -> tuple[View, dict[ReportSlot, ClusterWorkerHeartbeat]]:
+        """Read a topology's view, and the heartbeats of its workers."""
+        records = self._context.storm.view.caught_up()
+        texts, now = self._context.sched_status(), self._context.clock()
+        found = self._read_heartbeats(storm_id, records.assignments.get(storm_id))
+        view = self.view(
+            records,
+            storm_id,
+            base,
+            submitted=self.read_code(storm_id, base),
+            text=texts.get(storm_id),
+            beats=None
+            if found is None
+            else {
+                slot: health.Beat(activity_in(each.heartbeat), each.age_secs)
+                for slot, each in found.items()
+            },
+            now=now,
+            is_one=True,
+        )
+        view = with_error(view, self.read_errors([view]).get(storm_id))
+        return view, _of_launches(found)
+
+    def view(
         self,
         records: ClusterRecords,
-        bases: Mapping[str, StormBase] | None = None,
+        storm_id: str,
+        base: StormBase,
         *,
-        only: str | None = None,
-    ) -> list[View]:
-        """Return views of topologies, by default all; heartbeats are read of `only`, or of all."""
-        bases = records.bases if bases is None else bases
-        texts, now = self._context.sched_status(), self._context.clock()
-        views = [
-            View(
-                storm_id=storm_id,
-                base=base,
-                assignment=records.assignments.get(storm_id),
-                submitted=self._read_code(storm_id, base.component_executors or {}),
-                sched_status=texts.get(storm_id),
-                replication_count=_copies(records, storm_id),
-                now=now,
-            )
-            for storm_id, base in bases.items()
-        ]
-        return self._with_health(records, views, only)
+        submitted: Submitted | None,
+        text: str | None,
+        beats: Mapping[Slot, health.Beat] | None,
+        now: float,
+        is_one: bool = False,
+    ) -> View:
+        """Return a topology's view with the health at `now`; reads nothing."""
+        assignment = records.assignments.get(storm_id)
+        conf = self._context.conf
+        stuck = None if submitted is None else submitted.conf.get(_STUCK)
+        limits = health.Limits(
+            beat_secs=conf["nimbus.task.timeout.secs"],
+            launch_secs=conf["nimbus.task.launch.secs"],
+            batch_secs=stuck if isinstance(stuck, int | float) else conf[_STUCK],
+        )
+        is_script = submitted is None or submitted.is_script
+        ended = records.ended.get(storm_id, frozenset()) if is_one and not is_script else None
+        workers = health.workers(assignment, records.supervisors, beats, limits, now, ended=ended)
+        hosts = (assignment.node_host if assignment is not None else None) or {}
+        return View(
+            storm_id=storm_id,
+            base=base,
+            assignment=assignment,
+            submitted=submitted,
+            sched_status=text,
+            replication_count=copies(records, storm_id),
+            now=now,
+            workers=workers,
+            health=health.of_topology(base.status, text, workers, hosts),
+        )
 
-    def _with_health(
-        self, records: ClusterRecords, views: Sequence[View], only: str | None
-    ) -> list[View]:
-        found, crashing = [], 0
-        for view, workers in zip(views, self._worker_health(records, views, only), strict=True):
-            hosts = (view.assignment.node_host if view.assignment is not None else None) or {}
-            topology = health.of_topology(view.base.status, view.sched_status, workers, hosts)
-            if topology is not None and topology.crashes is not None and crashing < _ERRORS_READ:
-                crashing += 1
-                topology = health.with_error(topology, self._read_last_error(view.storm_id) or "")
-            found.append(replace(view, workers=workers, health=topology))
-        return found
-
-    def _worker_health(
-        self, records: ClusterRecords, views: Sequence[View], only: str | None
-    ) -> Iterator[dict[Slot, WorkerHealth]]:
-        conf, beats = self._context.conf, self._read_beats(only)
-        for view in views:
-            stuck = view.conf.get(_STUCK)
-            limits = health.Limits(
-                beat_secs=conf["nimbus.task.timeout.secs"],
-                launch_secs=conf["nimbus.task.launch.secs"],
-                batch_secs=stuck if isinstance(stuck, int | float) else conf[_STUCK],
-            )
-            own = None if beats is None else beats.get(view.storm_id, {})
-            is_script = view.submitted is None or view.submitted.is_script
-            is_one = only is not None and not is_script
-            ended = records.ended.get(view.storm_id, frozenset()) if is_one else None
-            yield health.workers(
-                view.assignment, records.supervisors, own, limits, view.now, ended=ended
-            )
-
-    def _read_beats(self, only: str | None) -> dict[str, dict[Slot, health.Beat]] | None:
-        """Return heartbeats by topology and slot; None if no Pacemaker answers."""
-        beats: dict[str, dict[Slot, health.Beat]] = {}
-        try:
-            activities = self._context.storm.activities(only, hurried=True)
-        except PacemakerError as error:
-            log.debug("health is shown without heartbeats: %s", error)
-            return None
-        for worker, (activity, age) in activities.items():
-            slot = Slot(worker.node, worker.port)
-            beats.setdefault(worker.storm_id, {})[slot] = health.Beat(activity, age)
-        return beats
+    def read_errors(self, views: Iterable[View]) -> dict[str, str]:
+        """Return the newest errors of crashing topologies in a line; only of the first ones."""
+        crashing = (view.storm_id for view in views if view.health and view.health.crashes)
+        return {
+            storm_id: self._read_last_error(storm_id) or ""
+            for storm_id in islice(crashing, _ERRORS_READ)
+        }
 
     def _read_last_error(self, storm_id: str) -> str | None:
         errors = self._context.storm.topology_errors(storm_id).values()
@@ -183,34 +186,56 @@ class ViewReader:
         # The supervisor's reason says the same of a crash without a cause, shorter.
         return None if is_crash(line) else line
 
-    def read_all(self) -> list[View]:
-        return self.read(self._context.storm.view.caught_up())
-
     def read_heartbeats(self, view: View) -> dict[ReportSlot, ClusterWorkerHeartbeat]:
         """Return the heartbeats of a topology's workers; none if no Pacemaker answers."""
-        if view.assignment is None:
+        return _of_launches(self._read_heartbeats(view.storm_id, view.assignment))
+
+    def _read_heartbeats(
+        self, storm_id: str, assignment: Assignment | None
+    ) -> dict[Slot, AgedHeartbeat] | None:
+        """Return heartbeats by slot, also of earlier workers; None if no Pacemaker answers."""
+        if assignment is None:
             return {}
         try:
-            launched = _launched(view.assignment)
-            found = self._context.storm.worker_heartbeats(view.storm_id, launched, hurried=True)
+            launched = _launched(assignment)
+            return self._context.storm.aged_heartbeats(storm_id, launched, hurried=True)
         except PacemakerError as error:
-            log.debug("%s is shown without statistics: %s", view.storm_id, error)
-            return {}
-        return {(slot.node, slot.port): beat for slot, beat in found.items()}
+            log.debug("%s is shown without heartbeats: %s", storm_id, error)
+            return None
 
-    def _read_code(self, storm_id: str, hints: Mapping[str, int]) -> Submitted | None:
+    def code_version(self, storm_id: str) -> tuple[str, ...] | None:
+        return self._context.submitted.version(storm_id)
+
+    def read_code(self, storm_id: str, base: StormBase) -> Submitted | None:
         try:
             found = self._context.submitted.get(storm_id)
-            return None if found is None else found.spread(hints)
+            return None if found is None else found.spread(base.component_executors or {})
         except CodeError as error:
             log.debug("%s is shown without its code: %s", storm_id, error)
             return None
 
 
-def _copies(records: ClusterRecords, storm_id: str) -> int:
+def with_error(view: View, error: str | None) -> View:
+    """Return the view of a crashing topology with the error that the worker itself reported."""
+    if view.health is None or not error:
+        return view
+    return replace(view, health=health.with_error(view.health, error))
+
+
+def copies(records: ClusterRecords, storm_id: str) -> int:
     """Return the number of Nimbuses that have a topology's code."""
     _, code, _ = keys.of_topology(storm_id)
     return len({holder.nimbus for holder in records.holders.get(code, ())})
+
+
+def _of_launches(
+    found: Mapping[Slot, AgedHeartbeat] | None,
+) -> dict[ReportSlot, ClusterWorkerHeartbeat]:
+    return {
+        (slot.node, slot.port): each.heartbeat
+        for slot, each in (found or {}).items()
+        if not each.is_former
+    }
 
 
 def _launched(assignment: Assignment) -> dict[Slot, float]:
@@ -220,6 +245,18 @@ def _launched(assignment: Assignment) -> dict[Slot, float]:
             if tasks in times:
                 found[slot] = min(times[tasks], found.get(slot, times[tasks]))
     return found
+
+
+def uptime_secs(base: StormBase, now: float) -> int:
+    began = base.launch_time_secs
+    return 0 if began is None else seconds(now - began)
+
+
+def outline(submitted: Submitted) -> Submitted:
+    """Return what a summary needs of a topology's code, without the rest."""
+    topology = StormTopology({}, {}, {}, storm_version=submitted.topology.storm_version)
+    conf = {key: submitted.conf[key] for key in (_STUCK, _MEMORY) if key in submitted.conf}
+    return Submitted(topology, conf, None)
 
 
 def resources(requested_mb: float, assigned_mb: float) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from stormkeeper.state.storm.daemon_records import (
     TopologyWrites,
 )
 from stormkeeper.state.storm.heartbeat_records import (
+    DecodedHeartbeats,
     HeartbeatLeaderWrites,
     HeartbeatReads,
     HeartbeatWrites,
@@ -110,6 +111,7 @@ class StormReads(
     ) -> None:
         super().__init__(state, codec, clock=clock)
         self._heartbeats = heartbeats
+        self._decoded_beats = DecodedHeartbeats()
         self._streams: Dependents[Stream[Any]] = Dependents()
         self._session_view = session_view
         self._view: ClusterView | None = None

@@ -6,9 +6,11 @@ Storm's first releases have that tree; Storm 2 and 3 do not.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from stormkeeper import paths
 from stormkeeper.errors import (
@@ -19,6 +21,7 @@ from stormkeeper.errors import (
     StateError,
     TransactionError,
 )
+from stormkeeper.heartbeats.follower import HeartbeatFollower
 from stormkeeper.heartbeats.stores import Heartbeat, HeartbeatStore
 from stormkeeper.paths import Slot, WorkerId
 from stormkeeper.state.backends import NodeHeartbeats
@@ -31,6 +34,7 @@ from stormkeeper.state.storm.record_io import (
     checked,
     digest_of_workers,
 )
+from stormkeeper.thrift.reader import decode
 from stormkeeper.thrift.records import (
     Assignment,
     ClusterWorkerHeartbeat,
@@ -43,9 +47,12 @@ from stormkeeper.thrift.records import (
     WorkerActivity,
     WorkerLaunch,
 )
-from stormkeeper.thrift.serialization import activity_of, heartbeat_release
+from stormkeeper.thrift.serialization import activity_of, heartbeat_release, uncompressed
 
 log = logging.getLogger(__name__)
+
+#: Bytes of the decoded heartbeats that are kept; the records take forty times as much.
+_MOST_DECODED: Final = 1024 * 1024
 
 #: By first and last task, as ``Assignment.executor_node_port``.
 ExecutorNodePort = Mapping[tuple[int, ...], NodeInfo]
@@ -64,10 +71,105 @@ class ExecutorBeat:
     port: int
 
 
+class Activity(NamedTuple):
+    """A worker's activity in its newest pulse; `received_at` is None from a Java Pacemaker."""
+
+    activity: WorkerActivity
+    #: By the clock of the follower.
+    received_at: float | None
+
+
+#: By topology and slot.
+Activities = Mapping[str, Mapping[Slot, Activity]]
+
+
+class ActivityFollower:
+    """The activities of all workers: a reading costs what has changed since the last.
+
+    For one thread. What a reading returned stays as it is.
+    """
+
+    def __init__(
+        self,
+        follower: HeartbeatFollower[WorkerActivity],
+        on_unreadable: Callable[[str, SerializationError], None],
+    ) -> None:
+        self._follower = follower
+        self._on_unreadable = on_unreadable
+        self._found: dict[str, Mapping[Slot, Activity]] = {}
+        self._workers: dict[str, WorkerId] = {}
+
+    def read(self) -> tuple[float, Activities]:
+        """Return all activities, and when the reading began; raises as `read_all` does."""
+        refreshed = self._follower.refresh(hurried=True)
+        changed: dict[str, dict[Slot, Activity]] = {}
+        for path in refreshed.changed:
+            worker = self._workers.get(path) or paths.parse_workerbeat(path)
+            if worker is None:
+                continue
+            of_topology = changed.get(worker.storm_id)
+            if of_topology is None:
+                of_topology = dict(self._found.get(worker.storm_id, {}))
+                changed[worker.storm_id] = of_topology
+            slot = Slot(worker.node, worker.port)
+            pulse = self._follower.get(path)
+            if pulse is not None and isinstance(pulse.value, WorkerActivity):
+                of_topology[slot] = Activity(pulse.value, pulse.received_at)
+                self._workers[path] = worker
+                continue
+            of_topology.pop(slot, None)
+            self._workers.pop(path, None)
+            if pulse is not None and isinstance(pulse.value, SerializationError):
+                self._on_unreadable(path, pulse.value)
+        found = {**self._found, **changed}
+        self._found = {storm_id: slots for storm_id, slots in found.items() if slots}
+        return refreshed.began, self._found
+
+
+class AgedHeartbeat(NamedTuple):
+    """A worker's heartbeat, which must not be changed, and its age; see `worker_heartbeats`."""
+
+    heartbeat: ClusterWorkerHeartbeat
+    age_secs: float | None
+    #: Whether an earlier worker sent it.
+    is_former: bool
+
+
+class DecodedHeartbeats:
+    """The heartbeats that were decoded last, for the next reading of unchanged ones.
+
+    Safe for many threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[bytes, ClusterWorkerHeartbeat, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, path: str, data: bytes) -> ClusterWorkerHeartbeat | None:
+        with self._lock:
+            known = self._known.get(path)
+            if known is None or known[0] != data:
+                return None
+            self._known.move_to_end(path)
+            return known[1]
+
+    def put(self, path: str, data: bytes, beat: ClusterWorkerHeartbeat, size: int) -> None:
+        """Keep a heartbeat; `size` is that of its decompressed bytes."""
+        with self._lock:
+            if path in self._known:
+                self._bytes -= self._known.pop(path)[2]
+            self._known[path] = data, beat, size
+            self._bytes += size
+            while self._bytes > _MOST_DECODED:
+                self._bytes -= self._known.popitem(last=False)[1][2]
+
+
 class HeartbeatReads(RecordReader):
     """Reads of heartbeats; with Pacemakers may raise `PacemakerError`."""
 
     _heartbeats: HeartbeatStore
+    _decoded_beats: DecodedHeartbeats
     _other_release_logged = False
 
     def heartbeat_storms(self) -> list[str]:
@@ -94,40 +196,36 @@ class HeartbeatReads(RecordReader):
         `launched` has slots' launch times, in seconds since 1970: a heartbeat received before is an
         earlier worker's, and is left out (not from a Java Pacemaker, which reports no ages).
         """
+        found = self.aged_heartbeats(storm_id, launched, hurried=hurried)
+        return {slot: each.heartbeat for slot, each in found.items() if not each.is_former}
+
+    def aged_heartbeats(
+        self,
+        storm_id: str,
+        launched: Mapping[Slot, float] | None = None,
+        *,
+        hurried: bool = False,
+    ) -> dict[Slot, AgedHeartbeat]:
+        """Return as `worker_heartbeats` does, also those of earlier workers, with ages."""
         top = paths.workerbeats(storm_id)
         read = self._heartbeats.read_all(top, values=True, hurried=hurried).by_path
-        now = self._clock()
-        former = {
-            paths.workerbeat(storm_id, *slot): now - began
-            for slot, began in (launched or {}).items()
+        now, launched = self._clock(), launched or {}
+        ages = {
+            paths.parse_slot(path.removeprefix(f"{top}/")): read[path].age_secs for path in read
         }
-        counts = {
-            path: one
-            for path, one in read.items()
-            if one.age_secs is None or one.age_secs <= former.get(path, one.age_secs)
-        }
-        return self._beats(top, counts)
-
-    def activities(
-        self, storm_id: str | None = None, *, hurried: bool = False
-    ) -> dict[WorkerId, tuple[WorkerActivity, float | None]]:
-        """Return workers' activities from their heartbeats, with ages in seconds.
-
-        All topologies by default. For 4,000 workers ten times faster than whole heartbeats.
-        """
-        top = paths.WORKERBEATS if storm_id is None else paths.workerbeats(storm_id)
         found = {}
-        for path, one in self._heartbeats.read_all(
-            top, values=True, hurried=hurried
-        ).by_path.items():
-            worker = paths.parse_workerbeat(path)
-            if worker is None or one.value is None:
-                continue
-            try:
-                found[worker] = activity_of(one.value), one.age_secs
-            except SerializationError as error:
-                self._leave_out(path, one.value, error)
+        for slot, beat in self._beats(top, read).items():
+            age, began = ages[slot], launched.get(slot)
+            is_former = age is not None and began is not None and age > now - began
+            found[slot] = AgedHeartbeat(beat, age, is_former)
         return found
+
+    def follow_activities(self) -> ActivityFollower:
+        """Return a reader of all workers' activities, which keeps what it read."""
+        return ActivityFollower(
+            self._heartbeats.follower(activity_of),
+            lambda path, error: self._leave_out(path, str(error).encode(), error),
+        )
 
     def ended_queries(self, storm_id: str) -> frozenset[str]:
         """Return the queries that ended by themselves."""
@@ -164,13 +262,24 @@ class HeartbeatReads(RecordReader):
         return self._beats(paths.workerbeats(storm_id), self._heartbeats.read_each(wanted))
 
     def _beats(self, top: str, read: Mapping[str, Heartbeat]) -> dict[Slot, ClusterWorkerHeartbeat]:
-        found = {path.removeprefix(f"{top}/"): one.value or b"" for path, one in read.items()}
-        of_slots = sorted((name, data) for name, data in found.items() if paths.parse_slot(name))
-        beats = self._decoded(ClusterWorkerHeartbeat, top, of_slots)
-        if beats and not self._other_release_logged:
-            name = next(iter(beats))
-            self._compare_release(f"{top}/{name}", found[name])
-        return {slot: beat for name, beat in beats.items() if (slot := paths.parse_slot(name))}
+        found: dict[Slot, ClusterWorkerHeartbeat] = {}
+        for path, one in sorted(read.items()):
+            slot, data = paths.parse_slot(path.removeprefix(f"{top}/")), one.value or b""
+            if slot is None:
+                continue
+            beat = self._decoded_beats.get(path, data)
+            if beat is None:
+                try:
+                    plain = uncompressed(ClusterWorkerHeartbeat, data)
+                    beat = decode(ClusterWorkerHeartbeat, plain)
+                except SerializationError as error:
+                    self._leave_out(path, data, error)
+                    continue
+                self._decoded_beats.put(path, data, beat, len(plain))
+                if not found and not self._other_release_logged:
+                    self._compare_release(path, data)
+            found[slot] = beat
+        return found
 
     def _compare_release(self, path: str, data: bytes) -> None:
         """Log, once, that another process writes heartbeats for another Storm.

@@ -1,0 +1,380 @@
+"""A summary of each topology, in memory and encoded, for the calls that list all topologies.
+
+A call uses the newest records, texts and code. Only heartbeats, health and a crash's error are of
+the last refresh, which repeats while somebody asks: all health in an answer is of one moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from stormkeeper.errors import CallRefusedError, PacemakerError, StateClosedError
+from stormkeeper.nimbus.health import Beat
+from stormkeeper.nimbus.service.context import ServiceContext
+from stormkeeper.nimbus.service.views import (
+    View,
+    ViewReader,
+    copies,
+    outline,
+    resources,
+    uptime_secs,
+    with_error,
+    without_queries,
+)
+from stormkeeper.nimbus.submitted import Submitted
+from stormkeeper.paths import Slot
+from stormkeeper.state.storm.cluster_view import ClusterRecords
+from stormkeeper.state.storm.heartbeat_records import Activities, ActivityFollower
+from stormkeeper.statistics.executor_reports import assigned_counts
+from stormkeeper.thrift.nimbus import TopologySummary
+from stormkeeper.thrift.records import SupervisorInfo
+from stormkeeper.thrift.writer import Encoded, encode_around
+
+log = logging.getLogger(__name__)
+
+#: Without a call for so long, the refreshes end.
+_IDLE_SECS: Final = 30.0
+#: The pause after a refresh: ten times as long as it took, within these bounds.
+_PERIODS: Final = 10
+_PERIOD_SECS: Final = 1.0
+_LONGEST_SECS: Final = 60.0
+#: Longer than the deadlines of a refresh's reads.
+_FIRST_SECS: Final = 60.0
+_CLOSE_SECS: Final = 5.0
+
+pack_i32: Final = Struct(">i").pack
+
+
+class Reading(NamedTuple):
+    """The heartbeats as last read, and when."""
+
+    now: float
+    #: The same moment by the clock of the activities.
+    at: float = 0.0
+    #: None: no Pacemaker answered.
+    activities: Activities | None = None
+
+    def beats(self, storm_id: str) -> dict[Slot, Beat] | None:
+        if self.activities is None:
+            return None
+        at = self.at
+        return {
+            slot: Beat(activity, None if received_at is None else max(0.0, at - received_at))
+            for slot, (activity, received_at) in self.activities.get(storm_id, {}).items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the summaries are made of."""
+
+    records: ClusterRecords
+    texts: Mapping[str, str]
+    #: The revision of this Nimbus's blobs.
+    code: int
+    reading: Reading
+    #: The newest errors of crashing topologies.
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A topology's summary, and what it was made of."""
+
+    view: View
+    code: tuple[str, ...] | None
+    error: str | None
+    #: Supervisor ids of the launches.
+    nodes: frozenset[str]
+    #: With uptime 0, as the encoded bytes before and after leave the uptime out.
+    summary: TopologySummary
+    before: bytes
+    after: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Summaries:
+    """The summaries of all topologies by id, in the records' order."""
+
+    sources: Sources
+    kept: Mapping[str, Kept]
+
+
+def made(sources: Sources, last: Summaries | None, views: ViewReader) -> Summaries:
+    """Return the summaries; those of `last` stay for which nothing has changed.
+
+    Without `last` the result is the same.
+    """
+    records = sources.records
+    before = None if last is None else last.sources
+    if last is None or before is None or before.reading is not sources.reading:
+        changed: Collection[str] = records.bases.keys()
+    else:
+        changed = _changed(sources, last, views)
+        if not changed and before.records.bases is records.bases:
+            return replace(last, sources=sources)
+    known = {} if last is None else last.kept
+    kept = {
+        storm_id: _made(sources, storm_id, known.get(storm_id), views)
+        if storm_id in changed
+        else known[storm_id]
+        for storm_id in records.bases
+    }
+    return Summaries(sources, kept)
+
+
+def _changed(sources: Sources, last: Summaries, views: ViewReader) -> set[str]:
+    records, before, kept = sources.records, last.sources, last.kept
+    old = before.records
+    changed = set[str]()
+    if records.bases is not old.bases:
+        changed |= {i for i, base in records.bases.items() if old.bases.get(i) is not base}
+    if records.assignments is not old.assignments:
+        found = records.assignments
+        changed |= {i for i, each in kept.items() if found.get(i) is not each.view.assignment}
+    if records.holders is not old.holders:
+        changed |= {i for i, e in kept.items() if copies(records, i) != e.view.replication_count}
+    if sources.texts != before.texts:
+        texts = sources.texts
+        changed |= {i for i, each in kept.items() if texts.get(i) != each.view.sched_status}
+    if sources.errors != before.errors:
+        changed |= {i for i, each in kept.items() if sources.errors.get(i) != each.error}
+    if sources.code != before.code:
+        changed |= {i for i, each in kept.items() if views.code_version(i) != each.code}
+    if records.supervisors is not old.supervisors:
+        moved = _moved(records.supervisors, old.supervisors)
+        if moved:
+            changed |= {i for i, each in kept.items() if not moved.isdisjoint(each.nodes)}
+    return changed & records.bases.keys()
+
+
+def _moved(
+    supervisors: Mapping[str, SupervisorInfo], before: Mapping[str, SupervisorInfo]
+) -> set[str]:
+    """Return the supervisors whose reports of workers differ."""
+    different = {id_ for id_, each in supervisors.items() if before.get(id_) is not each}
+    return (before.keys() - supervisors.keys()) | {
+        id_ for id_ in different if _workers(supervisors[id_]) != _workers(before.get(id_))
+    }
+
+
+def _workers(info: SupervisorInfo | None) -> tuple[object, object] | None:
+    return None if info is None else (info.used_ports, info.slots)
+
+
+def _made(sources: Sources, storm_id: str, known: Kept | None, views: ViewReader) -> Kept:
+    code, error = views.code_version(storm_id), sources.errors.get(storm_id)
+    base = sources.records.bases[storm_id]
+    submitted = known.view.submitted if known is not None and known.code == code else None
+    if submitted is None and code is not None:
+        found = views.read_code(storm_id, base)
+        submitted = None if found is None else outline(found)
+    view = _view(sources, storm_id, submitted, views)
+    # The health of single workers takes much room, and no list shows it.
+    view = with_error(replace(view, workers={}, health=without_queries(view.health)), error)
+    summary = topology_summary(view)
+    summary.uptime_secs = 0
+    if known is not None and known.summary == summary:
+        summary, before, after = known.summary, known.before, known.after
+    else:
+        before, after = encode_around(summary, "uptime_secs")
+    launches = (None if view.assignment is None else view.assignment.launches) or ()
+    nodes = frozenset(each.node for each in launches)
+    return Kept(view, code, error, nodes, summary, before, after)
+
+
+def _view(sources: Sources, storm_id: str, submitted: Submitted | None, views: ViewReader) -> View:
+    return views.view(
+        sources.records,
+        storm_id,
+        sources.records.bases[storm_id],
+        submitted=submitted,
+        text=sources.texts.get(storm_id),
+        beats=sources.reading.beats(storm_id),
+        now=sources.reading.now,
+    )
+
+
+def topology_summary(view: View) -> TopologySummary:
+    counts = assigned_counts(view.assignment)
+    return TopologySummary(
+        id=view.storm_id,
+        name=view.base.name,
+        num_tasks=counts.num_tasks,
+        num_executors=counts.num_executors,
+        num_workers=counts.num_workers,
+        uptime_secs=view.uptime_secs,
+        status=view.base.status.name,
+        storm_version=view.storm_version,
+        topology_version=view.base.topology_version,
+        sched_status=view.shown_sched_status,
+        owner=view.base.owner,
+        replication_count=view.replication_count,
+        **resources(view.requested_memory, view.assigned_memory),
+        health=without_queries(view.health),
+    )
+
+
+class Refresher:
+    """Repeats `refresh` on a thread while somebody asks. Safe for many threads.
+
+    A failure reaches the calls that wait, and ends the thread; the next call starts another.
+    """
+
+    def __init__(self, refresh: Callable[[], None], name: str) -> None:
+        self._refresh = refresh
+        self._name = name
+        #: Guards the attributes below.
+        self._changed = threading.Condition()
+        #: The present thread's, done after the first refresh.
+        self._first: Future[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._until = 0.0
+        self._closed = False
+
+    def ensure(self, idle_secs: float = _IDLE_SECS) -> None:
+        """Wait for the first refresh, and keep up the refreshes for `idle_secs`."""
+        with self._changed:
+            if self._closed:
+                raise StateClosedError(f"{self._name}: closed")
+            self._until = max(self._until, time.monotonic() + idle_secs)
+            first = self._first
+            if first is None:
+                first = Future()
+                thread = threading.Thread(
+                    target=self._run, args=(first,), name=self._name, daemon=True
+                )
+                thread.start()
+                self._first, self._thread = first, thread
+        try:
+            first.result(_FIRST_SECS)
+        except TimeoutError as error:
+            if first.done():
+                raise
+            raise CallRefusedError(
+                f"the heartbeats were not read within {_FIRST_SECS:g} s: ask again in a moment"
+            ) from error
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(_CLOSE_SECS)
+
+    def _run(self, first: Future[None]) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                self._refresh()
+            except BaseException as error:
+                with self._changed:
+                    self._first = None
+                if not first.done():
+                    first.set_exception(error)
+                else:
+                    log.debug("%s ends: %s", self._name, error)
+                return
+            if not first.done():
+                first.set_result(None)
+            pause = max(_PERIOD_SECS, _PERIODS * (time.monotonic() - began))
+            pause = min(pause, _LONGEST_SECS)
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed, pause)
+                if self._closed or time.monotonic() > self._until:
+                    self._first = None
+                    return
+
+
+class TopologySummaries:
+    """Keeps the `Summaries` while somebody asks. Safe for many threads."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        self._views = ViewReader(context)
+        self._refresher = Refresher(self._refresh, "nimbus summaries")
+        self._lock = threading.Lock()
+        self._made: Summaries | None = None
+        self._activities: ActivityFollower | None = None
+        #: Encoded with uptimes: the summaries and the second.
+        self._encoded: tuple[Mapping[str, Kept], int, tuple[TopologySummary, ...]] = ({}, 0, ())
+
+    def close(self) -> None:
+        self._refresher.close()
+
+    def newest(self, *, idle_secs: float = _IDLE_SECS) -> Summaries:
+        """Return the summaries by the newest records; errors are those of the reads."""
+        self._refresher.ensure(idle_secs)
+        records = self._context.storm.view.caught_up()
+        with self._lock:
+            last = self._made
+            assert last is not None
+            self._made = self._advanced(records, last.sources.reading, last.sources.errors, last)
+            return self._made
+
+    def views(self, storm_ids: Iterable[str]) -> list[View]:
+        """Return views of topologies with the health of their workers, at the last refresh."""
+        sources = self.newest().sources
+        bases = sources.records.bases
+        return [
+            _view(sources, id_, self._views.read_code(id_, bases[id_]), self._views)
+            for id_ in storm_ids
+            if id_ in bases
+        ]
+
+    def encoded(self, summaries: Summaries) -> list[TopologySummary]:
+        """Return the encoded summaries with the present uptimes, instead of records."""
+        now = self._context.clock()
+        kept, second = summaries.kept, int(now)
+        known = self._encoded
+        # Uptimes count from whole seconds, so all change at once.
+        if known[0] is not kept or known[1] != second:
+            found: list[Any] = [
+                Encoded(
+                    TopologySummary,
+                    each.before,
+                    pack_i32(uptime_secs(each.view.base, now)),
+                    each.after,
+                )
+                for each in kept.values()
+            ]
+            known = self._encoded = (kept, second, tuple(found))
+        return list(known[2])
+
+    def _refresh(self) -> None:
+        # First: a launch that is newer than its pulse has not beaten.
+        storm = self._context.storm
+        records, reading = storm.view.caught_up(), Reading(self._context.clock())
+        if self._activities is None:
+            self._activities = storm.follow_activities()
+        try:
+            at, activities = self._activities.read()
+            reading = reading._replace(at=at, activities=activities)
+        except PacemakerError as error:
+            log.debug("health is shown without heartbeats: %s", error)
+        found = self._advanced(records, reading, {}, self._made)
+        errors = self._views.read_errors(each.view for each in found.kept.values())
+        if errors:
+            found = self._advanced(records, reading, errors, found)
+        with self._lock:
+            self._made = found
+
+    def _advanced(
+        self,
+        records: ClusterRecords,
+        reading: Reading,
+        errors: Mapping[str, str],
+        last: Summaries | None,
+    ) -> Summaries:
+        sources = Sources(
+            records, self._context.sched_status(), self._context.submitted.revision, reading, errors
+        )
+        return made(sources, last, self._views)
