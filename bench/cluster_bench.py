@@ -9,8 +9,10 @@ Real daemons on this machine, idle but for what is measured.
 - Restarting: a worker of two queries is killed with -9; from the end of its last process until the
   next one's start, and from there until both queries have committed a batch; and in turn the same
   of its first start.
-- Answers: `getClusterInfo` of a cluster with 400 topologies of 24 workers each, asked by one
-  connection, and by eight at once. The answers are counted and not decoded.
+- Answers: `getClusterInfo` of a cluster with 400 topologies of 24 workers each, and of one with
+  4,332, asked by one connection, and by eight at once; in the smaller one also the page of a
+  topology with 24 workers. The answers are counted and not decoded. Pulses and supervisors' records
+  stand still meanwhile.
 
 Writes bench/results/cluster.json, and prints it.
 """
@@ -36,14 +38,25 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from pacemaker.servers import HOST, Stormkeeper
 
+import stormkeeper
 from state import filling
 from stormkeeper import paths
 from stormkeeper.conf import Address
 from stormkeeper.local import reservations
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.rpc.message_frames import Kind, frame
-from stormkeeper.thrift.serialization import serialize
+from stormkeeper.rpc.message_frames import Kind, frame, record_frame
+from stormkeeper.thrift.nimbus import Nimbus
+from stormkeeper.thrift.records import (
+    Assignment,
+    ClusterWorkerHeartbeat,
+    ExecutorInfo,
+    LaunchClaim,
+    QueryActivity,
+    SupervisorInfo,
+    WorkerLaunch,
+)
+from stormkeeper.thrift.serialization import deserialize, serialize
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results" / "cluster.json"
@@ -61,11 +74,19 @@ SparkSession.builder.master("local[2]").getOrCreate()
 print("up", flush=True)
 """
 
+PAGE = """
+from stormkeeper.topology import Topology
+topology = Topology("page", conf={{"topology.workers": {workers}}})
+@topology.spout
+def lines(spark, conf):
+    return spark.readStream.format("rate").load()
+{bolts}"""
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--topologies", type=int, default=400)
+    parser.add_argument("--topologies", type=int, nargs="*", default=[400, 4332])
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
@@ -73,7 +94,7 @@ def main():
         "machine": machine,
         "submit": submissions(options.rounds),
         "restart": restarts(options.rounds),
-        "getClusterInfo": answers(options.topologies, options.seconds),
+        "answers": [answers(each, options.seconds) for each in options.topologies],
     }
     RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
     print(json.dumps(figures, indent=1))
@@ -235,20 +256,62 @@ def committed(checkpoints, storm_id, before):
     return time.monotonic()
 
 
-def answers(topologies, seconds):
-    with cluster(topologies=topologies) as (environ, _, __):
+def answers(topologies, seconds, *, with_page=True):
+    call = frame(Kind.CALL, "getClusterInfo", 1, b"\x00")
+    with cluster(topologies=topologies) as (environ, pool, client):
         seed = json.loads(environ["SEED"])
-        found = {}
-        for connections in CONNECTIONS:
-            found[f"{connections} connections"] = asked(seed, connections, seconds)
+        found = {
+            f"getClusterInfo, {connections} connections": asked(
+                environ["NIMBUS"], seed, call, connections, seconds
+            )
+            for connections in CONNECTIONS
+        }
+        if with_page:
+            page = page_call(environ, pool, client)
+            found["getTopologyPageInfo, 1 connection"] = asked(
+                environ["NIMBUS"], seed, page, 1, seconds
+            )
     return {"topologies": topologies, **found}
 
 
-def asked(seed, connections, seconds):
+def page_call(environ, pool, client):
+    """Submit a topology that gets 24 workers, send their pulses, and return its page's call."""
+    bolts = "".join(
+        f"@topology.bolt(lines)\ndef count_{number}(lines):\n    return lines.writeStream\n"
+        for number in range(filling.WORKERS)
+    )
+    file = Path(environ["FOLDER"]) / "code" / "page.py"
+    file.parent.mkdir()
+    file.write_text(PAGE.format(workers=filling.WORKERS, bolts=bolts))
+    ports = list(range(7000, 7000 + filling.WORKERS))
+    client.create(filling.ROOT + paths.supervisor("page"), serialize(supervisor("page", ports)))
+    storm(environ, "submit", file, "page", "--no-wait")
+    storm_id = first(lambda: next((e for e in names(client, paths.STORMS) if "page" in e), None))
+    path = filling.ROOT + paths.assignment(storm_id)
+    first(lambda: client.exists(path))
+    found = deserialize(Assignment, client.get(path)[0])
+    stats = next(iter(filling.heartbeat(0, 0).executor_stats.values()))
+    for launch in found.launches:
+        executors = {
+            ExecutorInfo(*tasks): stats
+            for tasks, place in found.executor_node_port.items()
+            if launch.port in place.port
+        }
+        beat = ClusterWorkerHeartbeat(storm_id, executors, filling.STARTED, 300)
+        beat.queries = [activity(launch.queries[0])]
+        pool.send_pulse(paths.workerbeat(storm_id, launch.node, launch.port), serialize(beat))
+    if len(found.launches) != filling.WORKERS:
+        raise SystemExit(f"{len(found.launches)} workers for the page")
+    arguments = Nimbus.methods["getTopologyPageInfo"].arguments(storm_id, ":all-time", False)
+    return record_frame(Kind.CALL, "getTopologyPageInfo", 1, arguments)
+
+
+def asked(nimbus_pid, seed, call, connections, seconds):
     """Ask over and over on so many connections at once; return calls a second, and their times."""
-    call = frame(Kind.CALL, "getClusterInfo", 1, b"\x00")
     times, sizes = [], []
-    until = time.monotonic() + seconds
+    nimbus = psutil.Process(int(nimbus_pid))
+    used, began = sum(nimbus.cpu_times()[:2]), time.monotonic()
+    until = began + seconds
 
     def ask():
         with socket.create_connection(tuple(seed), timeout=START_SECS) as connection:
@@ -266,8 +329,10 @@ def asked(seed, connections, seconds):
         thread.start()
     for thread in threads:
         thread.join()
+    used = sum(nimbus.cpu_times()[:2]) - used
     return {
-        "calls a second": round(len(times) / seconds, 1),
+        "calls a second": round(len(times) / (time.monotonic() - began), 1),
+        "Nimbus's processor time of a call, ms": round(1e3 * used / len(times), 2),
         "median, ms": round(statistics.median(times) * 1e3, 2),
         "p99, ms": round(statistics.quantiles(times, n=100)[98] * 1e3, 2),
         "bytes of an answer": statistics.median(sizes),
@@ -307,25 +372,53 @@ def cluster(*, supervisor=False, topologies=0):
         pool = stack.enter_context(PacemakerPool([Address(HOST, pacemaker.port)]))
         if topologies:
             fill(client, pool, topologies)
-        stack.enter_context(daemon(environ, folder, "nimbus", "--take-over"))
+        nimbus = stack.enter_context(daemon(environ, folder, "nimbus", "--take-over"))
+        environ |= {"NIMBUS": str(nimbus.pid)}
         if supervisor:
             stack.enter_context(daemon(environ, folder, "supervisor"))
         yield environ, pool, client
 
 
 def fill(client, pool, topologies):
-    """Make so many topologies, as Storm's Nimbus writes them, and their workers' pulses."""
+    """Make topologies and supervisors, as Stormkeeper writes them, and the workers' pulses."""
+    supervisors = max(filling.SUPERVISORS, topologies * 3_000 // 4_332)
     for top in paths.DIRECTORIES:
         client.ensure_path(filling.ROOT + top)
+    for number in range(supervisors):
+        name = filling.supervisor_id(number)
+        info = supervisor(f"host-{number}", list(range(6700, 6724)), is_busy=True)
+        client.create(filling.ROOT + paths.supervisor(name), serialize(info))
+    beats = [filling.heartbeat(0, worker) for worker in range(filling.WORKERS)]
+    for worker, beat in enumerate(beats):
+        beat.queries = [activity(f"query-{worker}")]
+    values = [serialize(beat) for beat in beats]
     for number in range(topologies):
         storm_id = filling.storm_id(number)
-        client.create(
-            filling.ROOT + paths.assignment(storm_id), serialize(filling.assignment(number))
-        )
+        assignment = filling.assignment(number, supervisors)
+        slots = filling.slots(number, supervisors)
+        assignment.launches = [
+            WorkerLaunch(
+                *(node, port, LaunchClaim(1, worker), [f"query-{worker}"], filling.STARTED, 256.0)
+            )
+            for worker, (node, port) in enumerate(slots)
+        ]
+        client.create(filling.ROOT + paths.assignment(storm_id), serialize(assignment))
         client.create(filling.ROOT + paths.storm(storm_id), serialize(filling.storm_base(number)))
-        for worker, (node, port) in enumerate(filling.slots(number)):
-            beat = serialize(filling.heartbeat(number, worker))
-            pool.send_pulse(paths.workerbeat(storm_id, node, port), beat)
+        for value, (node, port) in zip(values, slots, strict=True):
+            pool.send_pulse(paths.workerbeat(storm_id, node, port), value)
+
+
+def supervisor(host, ports, *, is_busy=False):
+    info = SupervisorInfo(int(time.time()), host, meta=ports, uptime_secs=300)
+    info.used_ports = ports if is_busy else []
+    info.version = info.stormkeeper = stormkeeper.__version__
+    info.resources_map = {"supervisor.memory.capacity.mb": 65_536.0}
+    info.slots = {}
+    return info
+
+
+def activity(query):
+    return QueryActivity(query, last_batch=7, since_last_ms=100)
 
 
 @contextlib.contextmanager

@@ -44,17 +44,18 @@ def storm_ids():
     return [storm_id(number) for number in range(TOPOLOGIES)]
 
 
-def slots(number):
+def slots(number, supervisors=SUPERVISORS):
     """Return the supervisor and the port of each worker of a topology."""
     return [
-        (_supervisor((number + 7 * worker) % SUPERVISORS), 6700 + number % 24)
+        (supervisor_id((number + 7 * worker) % supervisors), 6700 + number % 24)
         for worker in range(WORKERS)
     ]
 
 
-def assignment(number):
+def assignment(number, supervisors=SUPERVISORS):
     """Return where a topology runs; as in Java's maps, a worker's executors are apart."""
-    where = [NodeInfo(node, {port}) for node, port in slots(number)]
+    places = slots(number, supervisors)
+    where = [NodeInfo(node, {port}) for node, port in places]
     executors = [(task, task) for task in range(1, WORKERS * EXECUTORS_PER_WORKER + 1)]
     resources = {
         "cpu.pcore.percent": 20.0,
@@ -63,7 +64,7 @@ def assignment(number):
     }
     return Assignment(
         master_code_dir="/var/storm/local",
-        node_host={node: f"host-{node[-3:]}.example.org" for node, _ in slots(number)},
+        node_host={node: f"host-{node[-3:]}.example.org" for node, _ in places},
         executor_node_port={
             executor: where[place % WORKERS] for place, executor in enumerate(executors)
         },
@@ -71,7 +72,7 @@ def assignment(number):
         worker_resources={
             node: WorkerResources(256.0, 0.0, 20.0, 0.0, 0.0, resources, {}) for node in where
         },
-        total_shared_off_heap={node: 0.0 for node, _ in slots(number)},
+        total_shared_off_heap={node: 0.0 for node, _ in places},
         owner="storm",
     )
 
@@ -149,6 +150,6 @@ def _settled(pending):
     return []
 
 
-def _supervisor(number):
+def supervisor_id(number):
     """An id as Storm makes them: a UUID and an address."""
     return f"3f9c27d1-4b1e-4c57-9d2a-7be0c1a5d{number:03d}-10.1.{number // 256}.{number % 256:03d}"
