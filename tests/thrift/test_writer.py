@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper.errors import SerializationError
 from stormkeeper.thrift import records as r
-from stormkeeper.thrift.writer import Release, encode
+from stormkeeper.thrift.writer import Encoded, Release, encode, encode_around
 
 STREAM = r.GlobalStreamId("split", "default")
 
@@ -100,3 +100,25 @@ def test_enums_are_taken_by_value_too():
 def test_only_records_can_be_encoded():
     with pytest.raises(TypeError, match="not a record class"):
         encode({"storm_id": "wc"})
+
+
+def test_encoded_parts_are_copied_in_the_records_place():
+    launches = [
+        r.WorkerLaunch("sup", port, r.LaunchClaim(7, 1), ["q"], 1, 512.0) for port in (1, 2, 3)
+    ]
+    whole = encode(r.Assignment("/code", launches=launches))
+    parts = [Encoded(r.WorkerLaunch, encode(each)[:9], encode(each)[9:]) for each in launches]
+    assert encode(r.Assignment("/code", launches=[launches[0], *parts[1:]])) == whole
+    assert [each.decoded() for each in parts] == launches
+    other = [Encoded(r.LaunchClaim, encode(launches[0].claim))]
+    with pytest.raises(SerializationError, match="must be of class WorkerLaunch, not Encoded"):
+        encode(r.Assignment("/code", launches=other))
+
+
+def test_a_record_is_encoded_around_an_i32():
+    beat = heartbeat(executor_stats(r.ExecutorSpecificStats(spout=r.SpoutStats({}, {}, {}))))
+    before, after = encode_around(beat, "uptime_secs")
+    assert before + b"\x00\x00\x00\x02" + after == encode(beat)
+    for name in ("storm_id", "jvm_silent_ms"):
+        with pytest.raises(SerializationError, match=f"ClusterWorkerHeartbeat.{name} has no i32"):
+            encode_around(beat, name)

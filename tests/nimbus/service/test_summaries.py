@@ -24,7 +24,7 @@ from stormkeeper.nimbus.submitted import Submitted
 from stormkeeper.paths import BlobHolder, NimbusId, Slot
 from stormkeeper.state.storm.cluster_view import ClusterRecords
 from stormkeeper.state.storm.heartbeat_records import Activity
-from stormkeeper.thrift.nimbus import StormTopology, TopologySummary
+from stormkeeper.thrift.nimbus import StormTopology
 from stormkeeper.thrift.records import (
     Assignment,
     CrashSeries,
@@ -39,7 +39,7 @@ from stormkeeper.thrift.records import (
     WorkerLaunch,
     WorkerResources,
 )
-from stormkeeper.thrift.writer import Encoded, encode
+from stormkeeper.thrift.writer import encode
 from support.waiting import DEADLINE_SECS, until
 
 NOW = 1_700_000_000
@@ -365,11 +365,3 @@ def test_a_later_failure_makes_the_next_call_refresh(refresh, refresher):
     until(lambda: not refresher._thread.is_alive())
     with pytest.raises(StateUnavailableError, match="lost"):
         refresher.ensure()
-
-
-def test_encoded_record_stands_for_the_record():
-    line = TopologySummary("a-1-1", "a", 1, 2, 3, 4, "ACTIVE", owner="ann")
-    before, after_ = summaries.encode_around(line, "uptime_secs")
-    encoded = Encoded(TopologySummary, before, summaries.pack_i32(4), after_)
-    assert b"".join(encoded.parts) == encode(line)
-    assert encoded.decoded() == line

@@ -88,6 +88,7 @@ class Sources:
 class Kept:
     """A topology's summary, and what it was made of."""
 
+    #: Without workers and time.
     view: View
     code: tuple[str, ...] | None
     error: str | None
@@ -178,13 +179,12 @@ def _made(sources: Sources, storm_id: str, known: Kept | None, views: ViewReader
         submitted = None if found is None else outline(found)
     view = _view(sources, storm_id, submitted, views)
     # The health of single workers takes much room, and no list shows it.
-    view = with_error(replace(view, workers={}, health=without_queries(view.health)), error)
+    view = replace(view, workers={}, health=without_queries(view.health), now=0.0)
+    view = with_error(view, error)
+    if known is not None and (known.view, known.code, known.error) == (view, code, error):
+        return known
     summary = topology_summary(view)
-    summary.uptime_secs = 0
-    if known is not None and known.summary == summary:
-        summary, before, after = known.summary, known.before, known.after
-    else:
-        before, after = encode_around(summary, "uptime_secs")
+    before, after = encode_around(summary, "uptime_secs")
     launches = (None if view.assignment is None else view.assignment.launches) or ()
     nodes = frozenset(each.node for each in launches)
     return Kept(view, code, error, nodes, summary, before, after)
