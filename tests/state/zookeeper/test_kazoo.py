@@ -42,6 +42,7 @@ def source(name):
 OVERRIDDEN = {
     "_send_request": ["self", "read_timeout", "connect_timeout"],
     "_connect": ["self", "host", "hostip", "port"],
+    "_read": ["self", "length", "timeout"],
     "_read_socket": ["self", "read_timeout"],
     "_read_watch_event": ["self", "buffer", "offset"],
     "_authenticate_with_sasl": ["self", "host", "timeout"],
@@ -78,6 +79,8 @@ class TestKazooHasTheShapeThatIsKnown:
             ("_connect_loop", {"_expand_client_hosts", "ForceRetryError"}),
             ("_connect_attempt", {"_connect", "_read_socket", "_send_request", "_send_ping"}),
             ("_connect", {"sasl_options", "_authenticate_with_sasl", "create_connection"}),
+            ("_read", {"_socket", "select", "pending", "recv"}),
+            ("_read_header", {"_read"}),
             ("_expand_client_hosts", {"hosts"}),
             ("_send_request", {"_queue", "_pending", "_submit", "_read_sock"}),
         ],

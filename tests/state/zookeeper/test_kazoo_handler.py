@@ -1,3 +1,4 @@
+import contextlib
 import socket
 import threading
 import time
@@ -8,7 +9,7 @@ from kazoo.handlers.utils import selector_select
 
 from stormkeeper.conf import Address
 from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
-from stormkeeper.state.zookeeper.kazoo_client import KazooHandler
+from stormkeeper.state.zookeeper.kazoo_client import BufferedSocket, KazooHandler
 from support.pacemaker import nobody
 from support.waiting import DEADLINE_SECS
 
@@ -58,11 +59,49 @@ def test_a_closed_socket_is_an_error_and_not_silence(handler, pairs):
 def test_a_connection_that_is_refused_leaves_no_socket(handler):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
-        with handler.create_connection(address, "localhost", 5.0) as connection:
-            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        with contextlib.closing(handler.create_connection(address, "localhost", 5.0)) as connection:
+            assert connection.connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     absent = nobody()
     with pytest.raises(ConnectionRefusedError):
         handler.create_connection((absent.host, absent.port), "localhost", 5.0)
+
+
+class TestBufferedSocket:
+    """Bytes come as they were sent, and those at hand count as readable."""
+
+    @pytest.fixture
+    def ends(self):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            yield BufferedSocket(ours), theirs
+
+    def test_bytes_are_received_together_and_read_in_parts(self, ends):
+        ours, theirs = ends
+        theirs.sendall(b"abcdefgh")
+        assert ours.take(1) is None
+        assert ours.recv(3) == b"abc"
+        assert ours.pending() == 5
+        assert ours.take(6) is None
+        assert ours.take(2) == b"de"
+        assert ours.recv(9) == b"fgh"
+        assert ours.pending() == 0
+        theirs.sendall(b"i")
+        assert ours.recv(9) == b"i"
+
+    def test_unread_bytes_are_ready(self, handler, ends):
+        ours, theirs = ends
+        theirs.sendall(b"abc")
+        ours.recv(1)
+        assert handler.select([ours], [], [], None) == ([ours], [], [])
+        ours.recv(2)
+        assert handler.select([ours], [], [], 0.0) == ([], [], [])
+
+    def test_end_of_the_stream_is_empty(self, ends):
+        ours, theirs = ends
+        theirs.sendall(b"abc")
+        theirs.close()
+        assert ours.recv(9) == b"abc"
+        assert ours.recv(9) == b""
 
 
 class TestCall:

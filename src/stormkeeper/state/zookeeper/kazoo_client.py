@@ -7,7 +7,8 @@ when an overridden name changes. Reasons:
   that does not fit into the protocol; and each request puts off the ping that notices a silent
   server.
 - `_read_socket`: an unreadable answer would end kazoo's thread; here it costs the connection.
-- `_read_watch_event`: kazoo drops the events of persistent watches.
+- `_read`: kazoo makes four calls even for bytes that are there.
+- `_read_watch_event`: kazoo drops the events of persistent watches, and reads the event again.
 - `_connect`: the same while connecting. kazoo reports a connection before authentication, and
   forgets why an attempt failed.
 - `_authenticate_with_sasl`: kazoo needs another library, and takes any broken connection for a
@@ -58,6 +59,9 @@ log = logging.getLogger(__name__)
 
 #: Most requests in kazoo's queue: a pipe's capacity in bytes.
 _MOST_WAKE_UPS = 1_048_576
+
+#: Most bytes received at once.
+_RECEIVED_BYTES: Final = 65_536
 
 #: A server ended a connection without TLS before its first answer.
 _WITHOUT_TLS: Final = (
@@ -172,12 +176,47 @@ class WakeUps:
         self._reading.close()
 
 
+class BufferedSocket:
+    """A connected socket that receives many answers at once, with what kazoo uses of a socket."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.is_tls = isinstance(connected, ssl.SSLSocket)
+        self.fileno = connected.fileno
+        self.send = connected.send
+        self.close = connected.close
+        self.setblocking = connected.setblocking
+        self.connected: Any = connected
+        self._received = b""
+        self._read = 0
+
+    def pending(self) -> int:
+        """Return the number of bytes that can be read without waiting."""
+        unread = len(self._received) - self._read
+        return unread or (int(self.connected.pending()) if self.is_tls else 0)
+
+    def take(self, size: int) -> bytes | None:
+        """Return `size` received bytes, None if fewer are there."""
+        end = self._read + size
+        if end > len(self._received):
+            return None
+        piece = self._received[self._read : end]
+        self._read = end
+        return piece
+
+    def recv(self, size: int) -> bytes:
+        if self._read == len(self._received):
+            self._received, self._read = self.connected.recv(_RECEIVED_BYTES), 0
+        piece = self._received[self._read : self._read + size]
+        self._read += len(piece)
+        return piece
+
+
 class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's handler: threads, sockets and waiting, with our guarantees.
 
     - Watches run on the thread that reads them, in the order of the wire.
     - Every server has a share of the time to connect; kazoo gives each all of it.
-    - Decrypted but unread bytes of TLS count as readable.
+    - Received but unread bytes count as readable.
     - Waiting for a socket takes one system call; kazoo's takes five.
     """
 
@@ -216,13 +255,14 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
         hostname: str | None = None,
         timeout: float = math.inf,
         **_its_tls: Any,
-    ) -> socket.socket:
+    ) -> BufferedSocket:
         connection = socket.create_connection(address, min(timeout, self._connect_secs))
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._contexts is None:
-                return connection
-            return self._contexts().wrap_socket(connection, server_hostname=hostname)
+                return BufferedSocket(connection)
+            tls = self._contexts().wrap_socket(connection, server_hostname=hostname)
+            return BufferedSocket(tls)
         except BaseException:
             connection.close()
             raise
@@ -239,19 +279,19 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
             timeout = min(math.inf if timeout is None else timeout, self.longest_wait_secs)
         poll = select.poll()
         by_number = {}
-        decrypted = []
+        received = []
         for side, waiting_for in ((reading, select.POLLIN), (writing, select.POLLOUT)):
             for one in side:
                 poll.register(one, waiting_for)
                 by_number[one.fileno()] = one
-                if side is reading and isinstance(one, ssl.SSLSocket) and one.pending():
-                    decrypted.append(one)
+                if side is reading and isinstance(one, BufferedSocket) and one.pending():
+                    received.append(one)
                     timeout = 0
         wait_ms = None if timeout is None else math.ceil(max(0.0, timeout) * 1000)
         # A broken socket is ready: its user gets the error.
         ready = [by_number[number] for number, _ in poll.poll(wait_ms)]
         return (
-            [one for one in reading if one in ready or one in decrypted],
+            [one for one in reading if one in ready or one in received],
             [one for one in writing if one in ready],
             [],
         )
@@ -399,10 +439,18 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
                 call.set_exception(error)
             raise ConnectionDropped("an answer cannot be read") from error
 
+    def _read(self, length: int, timeout: float) -> bytes:
+        taken: bytes | None = self._socket.take(length)
+        if taken is None:
+            taken = super()._read(length, timeout)
+        return taken
+
     def _read_watch_event(self, buffer: bytes, offset: int) -> None:
         event, _ = Watch.deserialize(buffer, offset)
         self._on_event(event)
-        super()._read_watch_event(buffer, offset)
+        client = self.client
+        if event.path in client._data_watchers or event.path in client._child_watchers:
+            super()._read_watch_event(buffer, offset)
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._last_sent = None
@@ -434,7 +482,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         if str(error) != _KAZOOS_HUNG_UP:
             return failure_to_connect(error)
         # kazoo is connected from the first answer on.
-        if self.client.connected or isinstance(self._socket, ssl.SSLSocket):
+        if self.client.connected or self._socket.is_tls:
             return Failure("the server hung up")
         return Failure(_WITHOUT_TLS)
 
