@@ -236,6 +236,8 @@ def _with_crashes(action: Action, cluster: Cluster, crashes: Mapping[Claim, Cras
         known = crashes.get(launch.claim)
         if known is not None:
             had |= dict.fromkeys(launch.queries, known)
+    if not had:
+        return action
     old = {launch.claim for launch in topology.launches}
     return Assign(
         action.storm_id,

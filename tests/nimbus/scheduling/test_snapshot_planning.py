@@ -47,7 +47,8 @@ class Cluster:
 
     def read(self, secs=0):
         self._secs = secs
-        snapshot = self.storm.snapshot()
+        # Supervisors' values may wait otherwise.
+        snapshot = self.storm.snapshot(is_synced=True)
         epoch = self.leader.fence.epoch
         self._watch, statuses = judge_workers(
             self._watch,

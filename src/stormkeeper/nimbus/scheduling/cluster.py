@@ -151,8 +151,12 @@ class Topology:
     @cached_property
     def is_placed(self) -> bool:
         """Whether each query that has not ended has a worker, and no worker is released."""
-        placed = {query for launch in self.launches for query in launch.queries}
-        return self.live <= placed and not any(launch.is_released for launch in self.launches)
+        return self.is_placed_by(self.launches)
+
+    def is_placed_by(self, launches: Collection[Launch]) -> bool:
+        """Return the same for other launches of the topology."""
+        placed = {query for launch in launches for query in launch.queries}
+        return self.live <= placed and not any(launch.is_released for launch in launches)
 
 
 def in_order(launches: Iterable[Launch]) -> tuple[Launch, ...]:

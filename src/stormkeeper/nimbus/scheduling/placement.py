@@ -53,27 +53,36 @@ class Capacity:
             if node in self._memory_mb:
                 self._memory_mb[node] -= launch.memory_mb
         self._ports: dict[str, list[int]] = {}
-        #: Heap by used share; outdated entries are skipped.
+        self._ranks: dict[str, float] = {}
+        #: Heap by rank; outdated entries are skipped.
         self._queue: list[tuple[float, str]] = []
         for id_, one in supervisors.items():
             busy = one.running | taken.get(id_, set())
             free = [] if one.refuses else sorted(one.ports - busy, reverse=True)
             self._ports[id_] = free
             if free:
-                self._queue.append((self._rank(id_), id_))
+                rank = self._ranks[id_] = self._rank(id_)
+                self._queue.append((rank, id_))
         heapq.heapify(self._queue)
+        self._most: tuple[int, float] | None = None
         #: No supervisor has room for a worker of this memory.
         self._too_much_mb = inf
 
     @property
     def slots(self) -> int:
-        return sum(map(len, self._ports.values()))
+        return self._totals()[0]
 
     @property
     def most_memory_mb(self) -> float:
         """The most free memory beside a free slot; 0 without a slot."""
-        free = (self._memory_mb[id_] for id_, ports in self._ports.items() if ports)
-        return max(0.0, max(free, default=0.0))
+        return self._totals()[1]
+
+    def _totals(self) -> tuple[int, float]:
+        if self._most is None:
+            free = (self._memory_mb[id_] for id_, ports in self._ports.items() if ports)
+            slots = sum(map(len, self._ports.values()))
+            self._most = slots, max(0.0, max(free, default=0.0))
+        return self._most
 
     def slots_of(self, node: str) -> int:
         return len(self._ports.get(node, ()))
@@ -133,27 +142,37 @@ class Capacity:
             return None
         best: tuple[int, float, str] | None = None
         looked_at: list[tuple[float, str]] = []
+        is_avoided = False
         while self._queue and (best is None or best[0] > 0):
             entry = heapq.heappop(self._queue)
             rank, node = entry
-            if not self._ports[node] or rank != self._rank(node):
+            if not self._ports[node] or rank != self._ranks[node]:
                 continue  # out of date
-            looked_at.append(entry)
-            if self._memory_mb[node] >= memory_mb and node not in not_on:
+            if self._memory_mb[node] < memory_mb:
+                looked_at.append(entry)
+            elif node in not_on:
+                looked_at.append(entry)
+                is_avoided = True
+            else:
                 own = 0 if self._is_tight else workers.get(node, 0)
                 candidate = (own, rank, node)
+                if best is not None:
+                    looked_at.append(max(best, candidate)[1:])
+                # Its entry is out of date once the slot is taken.
                 best = candidate if best is None else min(best, candidate)
         for entry in looked_at:
             heapq.heappush(self._queue, entry)
         if best is None:
-            if not not_on:
+            if not is_avoided:
                 self._too_much_mb = memory_mb
             return None
         return best[2]
 
     def _changed(self, node: str) -> None:
+        self._most = None
         if self._ports[node]:
-            heapq.heappush(self._queue, (self._rank(node), node))
+            rank = self._ranks[node] = self._rank(node)
+            heapq.heappush(self._queue, (rank, node))
 
     def _rank(self, node: str) -> float:
         one = self._supervisors[node]
@@ -170,10 +189,7 @@ class Placement:
     fates: WorkerFates
     slots: dict[str | None, list[Slot]] = field(default_factory=dict)
     workers: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def slot_count(self) -> int:
-        return sum(map(len, self.slots.values()))
+    slot_count: int = 0
 
     @property
     def unplaced(self) -> list[str | None]:
@@ -202,9 +218,10 @@ class Placement:
         if left <= 0:
             return False
         needs = self.fates.needs
-        is_spare = left > len(self.unplaced)  # else keep the slots left for machines that have none
-        for node in sorted(needs, key=self._urgency):
-            slots = self.slots.get(node, [])
+        # Else keep the slots left for machines that have none.
+        is_spare = left > len(needs) - len(self.slots)
+        for node in sorted(needs, key=self._urgency) if len(needs) > 1 else needs:
+            slots = self.slots.get(node, ())
             if len(slots) == len(needs[node]) or (slots and not is_spare):
                 continue
             slot = capacity.take(
@@ -214,7 +231,8 @@ class Placement:
                 only_on=node,
             )
             if slot is not None:
-                self.slots[node] = [*slots, slot]
+                self.slots.setdefault(node, []).append(slot)
+                self.slot_count += 1
                 self.workers[slot.node] += 1
                 return True
         return False

@@ -169,6 +169,12 @@ def _settle(topologies: Mapping[str, Topology], cluster: Cluster) -> _Settled:
             new, counter = _launched(got.get(id_) or Placement(each), counter, cluster)
             launches[id_] = in_order(new)
         if any(each.slot_count for each in placed):
+            settled = None
+            for one in placed:
+                topology, all_ = one.fates.topology, launches[one.fates.topology.id]
+                if topology.is_placed_by(all_) and silent.isdisjoint(each.claim for each in all_):
+                    texts[topology.id] = _plain_text(topology, len(all_))
+                    del open_[topology.id]
             continue
         if capacity is None or not _release(all_fates, launches, capacity):
             texts |= {

@@ -177,7 +177,10 @@ def _add(found: WorkerFates, stuck: list[Launch], launch: Launch, cluster: Clust
     if fate is _Fate.IS_RELEASABLE:
         found.releasable.append(launch)
         fate = _Fate.STAYS
-    {_Fate.STAYS: found.kept, _Fate.IS_LOST: found.lost, _Fate.IS_STUCK: stuck}[fate].append(launch)
+    if fate is _Fate.STAYS:
+        found.kept.append(launch)
+    else:
+        (found.lost if fate is _Fate.IS_LOST else stuck).append(launch)
     if reason is not None:
         found.reasons.append((reason, launch))
 
