@@ -8,7 +8,13 @@ from stormkeeper.blobs import keys
 from stormkeeper.errors import CodeError, SerializationError
 from stormkeeper.nimbus import submitted
 from stormkeeper.nimbus.service import topology_checks
-from stormkeeper.nimbus.submitted import MOST_TASKS, SubmittedCode, decode_conf, encode_conf
+from stormkeeper.nimbus.submitted import (
+    MOST_TASKS,
+    SchedulingCode,
+    SubmittedCode,
+    decode_conf,
+    encode_conf,
+)
 from stormkeeper.thrift.serialization import serialize
 from support.code import Cluster
 from support.nimbus_service import describe, package, topology_of
@@ -50,6 +56,30 @@ def test_a_topology_is_read_out_of_its_three_blobs(store, tmp_path):
     assert code.get(WC) is found, "it is remembered"
     store.cleanup(WC)
     assert code.get(WC) is None
+
+
+def test_scheduling_reads_all_but_the_components(store, tmp_path):
+    store.upload(WC, parts(tmp_path, own=[1]))
+    whole, found = SubmittedCode(store.store).get(WC), SchedulingCode(store.store).get(WC)
+    assert (found.queries, found.executors) == (whole.queries, whole.executors)
+    assert (found.conf, found.spread({"words": 5}).executors) == (
+        whole.conf,
+        whole.spread({"words": 5}).executors,
+    )
+    replace_blob(store, keys.of_topology(WC)[2], encode_conf({"own": 2}))
+    assert SchedulingCode(store.store).get(WC).conf == {"own": 2}
+
+
+def test_scheduling_refuses_too_many_tasks(store, tmp_path):
+    wide = {"a": ((), 1), "b": (("a",), MOST_TASKS)}
+    store.upload(WC, parts(tmp_path, wide))
+    with pytest.raises(CodeError, match="more than 100,000 tasks"):
+        SchedulingCode(store.store).get(WC)
+
+
+def test_scheduling_places_nothing_of_a_java_topology(store, tmp_path):
+    store.upload(WC, parts(tmp_path, jar=b"PK a jar"))
+    assert SchedulingCode(store.store).get(WC).queries == ()
 
 
 def test_a_new_version_is_read_anew(store, tmp_path):

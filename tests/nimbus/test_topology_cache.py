@@ -1,11 +1,11 @@
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
 from stormkeeper.conf import load
 from stormkeeper.errors import BlobStorageError
 from stormkeeper.heartbeats.stores import Heartbeats
-from stormkeeper.nimbus.submitted import Submitted, TopologyCache
+from stormkeeper.nimbus.submitted import ReadAhead, Submitted, TopologyCache
 from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.thrift.nimbus import StormTopology
 from stormkeeper.thrift.records import StormBase, TopologyStatus
@@ -133,3 +133,20 @@ def test_invalid_conf_blocks_no_other_topology(conf, value):
     known = TopologyCache(code, conf).topologies(there(ID, "good-2-1"), {})
     assert "topology.worker.memory.mb that is none" in known[ID].facts.blocked
     assert known["good-2-1"].facts.blocked is None
+
+
+def test_what_was_read_ahead_is_not_read_again(conf):
+    code, late = Shelf({ID: submitted()}), "late-1-1700000000"
+    cache, snapshot = TopologyCache(code, conf), there(ID, late)
+    ahead = ReadAhead(lambda: SimpleNamespace(latest=lambda: snapshot), cache)
+    ahead.read()
+    asked = code.asked
+    cache.topologies(there(ID), {})
+    assert code.asked == asked
+    code[late] = submitted()
+    ahead.read()
+    assert code.asked == asked + 1, "it is looked for until it is here"
+    del code[ID], code[late]
+    cache.topologies(snapshot, {})
+    ahead.read()
+    assert code.asked == asked + 1, "for a moment"

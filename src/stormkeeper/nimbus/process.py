@@ -48,7 +48,12 @@ from stormkeeper.nimbus.service.context import Handler, ServiceContext, Submissi
 from stormkeeper.nimbus.service.lifecycle_calls import LifecycleCalls
 from stormkeeper.nimbus.service.page_calls import PageCalls
 from stormkeeper.nimbus.service.submission_calls import SubmissionCalls
-from stormkeeper.nimbus.submitted import SubmittedCode, TopologyCache
+from stormkeeper.nimbus.submitted import (
+    ReadAhead,
+    SchedulingCode,
+    SubmittedCode,
+    TopologyCache,
+)
 from stormkeeper.paths import NimbusId
 from stormkeeper.rpc.server import ServerLimits, ThriftServer
 from stormkeeper.state.storm import cluster
@@ -72,6 +77,9 @@ _RETRY_SECS: Final = 2.0
 _POLL_SECS: Final = 0.2
 
 _LOOK_SECS: Final = 3600.0
+
+#: Of the thread that reads ahead.
+_END_SECS: Final = 5.0
 
 #: At the end, for calls in progress, and for clients to read the answers.
 DRAIN_SECS: Final = 5.0
@@ -173,9 +181,10 @@ def _run(
         running.callback(code.close)
         submitted, conf_changes = SubmittedCode(code.store), ConfChanges(code)
         removed = RemovedTopologies(settings.inbox.with_name("history.json"), clock)
+        topology_cache = TopologyCache(SchedulingCode(code.store), conf)
         scheduler = Scheduler(
             storm,
-            TopologyCache(submitted, conf),
+            topology_cache,
             timeouts,
             status,
             conf_changes=conf_changes,
@@ -252,6 +261,7 @@ def _run(
         server.start(listener)
         running.callback(server.stop, DRAIN_SECS)
         code.start()
+        running.enter_context(_reading_ahead(storm, topology_cache))
         _register(storm, nimbus_id, started_at)
         disk.start()
         running.callback(disk.close)
@@ -296,6 +306,16 @@ def _observed(conf: Conf, served: Pages) -> Iterator[None]:
     log.info("metrics on http://%s/metrics", address_of(listener))
     with HttpThread(listener, served):
         yield
+
+
+@contextlib.contextmanager
+def _reading_ahead(storm: StormClusterState, cache: TopologyCache) -> Iterator[None]:
+    ahead = ReadAhead(lambda: storm.view, cache)
+    ahead.start()
+    try:
+        yield
+    finally:
+        ahead.close(_END_SECS)
 
 
 def _register(

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -19,16 +20,21 @@ from stormkeeper.blobs import keys
 from stormkeeper.blobs.store import BlobStore
 from stormkeeper.conf import Conf
 from stormkeeper.conf.schema import SCHEMA
+from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import BlobNotFoundError, CodeError, ConfigError, SerializationError
 from stormkeeper.nimbus.scheduling.cluster import Topology
 from stormkeeper.state.storm.cluster import ClusterSnapshot
+from stormkeeper.state.storm.cluster_view import ClusterView
 from stormkeeper.statistics.executor_reports import DeclaredComponent, components_of_tasks
 from stormkeeper.thrift.nimbus import ComponentCommon, StormTopology
 from stormkeeper.thrift.reader import decode
+from stormkeeper.thrift.records import StormBase
 from stormkeeper.thrift.serialization import decompress
 from stormkeeper.topology.description import Description, ExecutorDescription, with_parallelism
 from stormkeeper.topology.package.archive import Package
 from stormkeeper.topology.package.manifest import DESCRIPTION
+
+log = logging.getLogger(__name__)
 
 TASKS: Final = "topology.tasks"
 
@@ -155,20 +161,22 @@ class SubmittedCode:
 
     def _submitted(self, jar: str, code: str, conf: str) -> tuple[Submitted, int]:
         struct, saved = self._bytes(code), self._bytes(conf)
-        cost = len(struct) + len(saved)
+        description, described = self._description(jar)
+        topology = decode(StormTopology, struct)
+        found = Submitted(topology, MappingProxyType(decode_conf(saved)), description)
+        _check_tasks(sum(component.num_tasks for component in found.components.values()))
+        return found, len(struct) + len(saved) + described
+
+    def _description(self, jar: str) -> tuple[Description | None, int]:
+        """Return a package's description and the bytes of it; none of a Java topology's."""
         _, file = self._store.open(jar)
         with file:
             try:
                 package = Package(file)
-                description = package.description
-                cost += sum(f.size for f in package.manifest.files if f.name == DESCRIPTION)
-            except SerializationError:  # a Java topology's
-                description = None
-        topology = decode(StormTopology, struct)
-        found = Submitted(topology, MappingProxyType(decode_conf(saved)), description)
-        if sum(component.num_tasks for component in found.components.values()) > MOST_TASKS:
-            raise SerializationError(f"it has more than {MOST_TASKS:,} tasks")
-        return found, cost
+            except SerializationError:
+                return None, 0
+            files = package.manifest.files
+            return package.description, sum(f.size for f in files if f.name == DESCRIPTION)
 
     def _bytes(self, key: str) -> bytes:
         record, file = self._store.open(key)
@@ -176,6 +184,24 @@ class SubmittedCode:
             if record.size > _LARGEST:
                 raise SerializationError(f"{key} has {record.size:,} bytes")
             return decompress(file.read(), _LARGEST)
+
+
+class SchedulingCode(SubmittedCode):
+    """Reads only what scheduling needs: the topologies have no components.
+
+    Decoding these takes longer than the rest. `TopologyCache` keeps the results.
+    """
+
+    def _submitted(self, jar: str, code: str, conf: str) -> tuple[Submitted, int]:  # noqa: ARG002
+        own, (description, _) = decode_conf(self._bytes(conf)), self._description(jar)
+        found = Submitted(StormTopology({}, {}, {}), MappingProxyType(own), description)
+        _check_tasks(sum(one.task_end - one.task_start + 1 for one in found.executors))
+        return found, _REMEMBERED + 1
+
+
+def _check_tasks(count: int) -> None:
+    if count > MOST_TASKS:
+        raise SerializationError(f"it has more than {MOST_TASKS:,} tasks")
 
 
 class _Read(NamedTuple):
@@ -238,14 +264,17 @@ class CachedTopology:
 
 
 class TopologyCache:
-    """Caches `CachedTopology` by version of the code and parallelism. Not safe for threads.
+    """Caches `CachedTopology` by version of the code and parallelism.
 
-    `conf` provides defaults for a topology's own values.
+    `conf` provides defaults for a topology's own values. `topologies` is for one thread;
+    `read_ahead` may run on another.
     """
 
     def __init__(self, code: SubmittedCode, conf: Conf) -> None:
         self._code = code
         self._conf = conf
+        #: Guards `_cached`.
+        self._lock = threading.Lock()
         #: By topology id, with the version and parallelism of the entry.
         self._cached: dict[str, tuple[Hashable, Mapping[str, int], CachedTopology]] = {}
         #: By topology id, with what of a snapshot is in the entry.
@@ -258,11 +287,12 @@ class TopologyCache:
 
         A topology that is as in the last call is the same object.
         """
-        for gone in self._cached.keys() - snapshot.bases.keys():
-            del self._cached[gone]
+        with self._lock:
+            for gone in self._cached.keys() - snapshot.bases.keys():
+                del self._cached[gone]
         found, none = {}, frozenset[str]()
         for storm_id, base in snapshot.bases.items():
-            known = self._get(storm_id, base.component_executors or {})
+            known = self.read_ahead(storm_id, base)
             if known is None:
                 continue
             ended = snapshot.ended.get(storm_id, none)
@@ -274,6 +304,11 @@ class TopologyCache:
             found[storm_id] = last
         self._last = found
         return {storm_id: each for storm_id, (_, _, each) in found.items()}
+
+    def read_ahead(self, storm_id: str, base: StormBase) -> CachedTopology | None:
+        """Return a topology's facts, read if they are not cached; None without code here."""
+        with self._lock:
+            return self._get(storm_id, base.component_executors or {})
 
     def _get(self, storm_id: str, hints: Mapping[str, int]) -> CachedTopology | None:
         known, version = self._cached.get(storm_id), self._code.version(storm_id)
@@ -314,3 +349,35 @@ def cached_topology(submitted: Submitted, conf: Conf) -> CachedTopology:
 
 def _blocked(why: str) -> Topology:
     return Topology(id="", queries=(), blocked=why)
+
+
+#: Between looks for topologies whose code is not read yet.
+_AHEAD_SECS: Final = 5.0
+
+
+class ReadAhead(PeriodicThread):
+    """Keeps the records and the code of topologies in memory while another Nimbus leads.
+
+    So a new leader's first round is as quick as the next ones.
+    """
+
+    def __init__(self, view: Callable[[], ClusterView], cache: TopologyCache) -> None:
+        super().__init__(
+            "read-ahead",
+            self.read,
+            period_secs=_AHEAD_SECS,
+            failure="the code of topologies is not read ahead",
+            logger=log,
+        )
+        self._view = view
+        self._cache = cache
+        #: The bases whose code was all read.
+        self._done: Mapping[str, StormBase] = {}
+
+    def read(self) -> None:
+        bases, is_done = self._view().latest().bases, True
+        for storm_id, base in () if bases is self._done else bases.items():
+            if self.is_closing:
+                return
+            is_done &= self._cache.read_ahead(storm_id, base) is not None
+        self._done = bases if is_done else {}

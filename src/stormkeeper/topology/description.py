@@ -8,6 +8,7 @@ session of the cluster; PySpark stays out of this process.
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import sys
@@ -203,6 +204,10 @@ def _rebuilt(description: Description) -> Topology:
 
 def _without_function(*inputs: Any) -> Any:
     raise NotImplementedError(f"a description has no functions (called with {inputs!r})")
+
+
+# Else it is found out anew for each component.
+_without_function.__signature__ = inspect.signature(_without_function)  # type: ignore[attr-defined]
 
 
 def _as_json(value: Any, where: str, depth: int = 0) -> Any:
