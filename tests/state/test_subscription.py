@@ -8,6 +8,7 @@ from stormkeeper.errors import StateClosedError, StateUnavailableError
 from stormkeeper.state.storage import Create, Delete, EventType, SetData
 from stormkeeper.state.subscription import Snapshot, Subscription, Subtree
 from stormkeeper.state.zookeeper.tree import Tree
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.memory_state import MemoryEnsemble
 from support.waiting import DEADLINE_SECS, until
 
@@ -262,7 +263,7 @@ class TestCalmSubtree:
         stepped._step()
         stepped.hurry(["/calm/200", "/calm/201"])
         stepped._step()
-        assert self.reads[100:] == ["/calm/200", "/calm/201"]
+        assert sorted(self.reads[100:]) == ["/calm/200", "/calm/201"]
         self.state.set_data("/calm/201", b"third")
         stepped._step()
         assert self.reads[102:] == ["/calm/201"]
@@ -288,6 +289,75 @@ def test_reader_of_now_gets_all_values(state, store):
                 other.set_data(f"/calm/{number}", value)
             nodes = subscription.now().trees["/calm"]
             assert {node.value for path, node in nodes.items() if path != "/calm"} == {value}
+
+
+def test_end_of_the_session_ends_waiting(subscribed, state):
+    subscribed.caught_up()
+    state.close()
+    for read in (subscribed.caught_up, subscribed.now):
+        # A reader that waits for the store gets `StateUnavailableError`.
+        with pytest.raises(StateClosedError):
+            read(DEADLINE_SECS)
+    until(lambda: not subscribed.is_running)
+
+
+def test_reader_waits_as_long_as_a_call(monkeypatch):
+    ensemble = MemoryEnsemble()
+    state = ensemble.session()
+    state.mkdirs("/a")
+    monkeypatch.setattr(type(state), "call_timeout_secs", 0.05)
+    with Subscription(state, [Subtree("/a")]) as subscription:
+        subscription.caught_up()
+        ensemble.suspend(state)
+        with pytest.raises(StateUnavailableError, match=r"within 0\.05 s"):
+            subscription.caught_up()
+        ensemble.resume(state)
+
+
+def test_deleted_nodes_leave_no_watches(subscribed, store, state):
+    other = store.open()
+
+    def watches():
+        subscribed.now()
+        if not isinstance(state, ZooKeeperState):
+            return set(state._armed.all())
+        kazoo = state._connection._client
+        return {*kazoo._data_watchers} | {f"{path}/*" for path in kazoo._child_watchers}
+
+    at_rest = watches()
+    for number in range(30):
+        paths = [f"/a/{number}", f"/names/{number}", f"/names/{number}/p"]
+        for path in paths:
+            other.set_data(path, b"1")
+            other.set_data(path, b"2")
+        if number % 2:
+            subscribed.now()
+        other.set_data(paths[0], b"3")
+        for path in reversed(paths):
+            other.delete_node(path)
+        if number % 3:
+            other.set_data(paths[0], b"4")
+            assert values(subscribed.now())[paths[0]] == b"4"
+            other.delete_node(paths[0])
+    assert watches() == at_rest
+
+
+def test_defect_of_decode_hides_no_change(state):
+    failures = [ZeroDivisionError, ZeroDivisionError]
+
+    def decode(_path, data):
+        if data == b"2" and failures:
+            raise failures.pop()
+        return data
+
+    for number in range(3):
+        state.set_data(f"/a/{number}", b"1")
+    with Subscription(state, [Subtree("/a", 1, decode)]) as subscription:
+        subscription.caught_up()
+        state.commit([SetData(f"/a/{number}", b"2") for number in range(3)])
+        nodes = subscription.caught_up().trees["/a"]
+        assert [nodes[f"/a/{number}"].value for number in range(3)] == [b"2"] * 3
+    assert not failures
 
 
 def test_absent_subtree_is_empty_until_made(state):

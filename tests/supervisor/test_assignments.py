@@ -117,6 +117,16 @@ def test_failed_reads_are_repeated_and_logged(world, monkeypatch, caplog):
     ]
 
 
+def test_supervisor_with_a_defect_does_not_count_as_running(world, monkeypatch, caplog):
+    world.following.start()
+    until(lambda: world.now() == {})
+    assert world.following.is_running
+    monkeypatch.setattr(world.following, "_publish", lambda _assigned: 1 / 0)
+    world.assign("a-1-1", "one")
+    until(lambda: not world.following.is_running)
+    until(lambda: "ZeroDivisionError" in caplog.text)
+
+
 def test_nobody_is_told_after_the_end(world):
     world.following.start()
     until(lambda: world.now() == {})

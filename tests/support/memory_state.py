@@ -137,6 +137,11 @@ class MemoryState(ClusterState):
         return math.inf
 
     @property
+    def call_timeout_secs(self) -> float:
+        """See `StateReader.call_timeout_secs`."""
+        return 15.0
+
+    @property
     def unregistered(self) -> list[str]:
         """See `ClusterState.unregistered`."""
         with self._server.lock:
@@ -176,10 +181,15 @@ class MemoryState(ClusterState):
         with self._reading(path) as tree:
             return self._list(tree, path, watch)
 
-    def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
+    def read_many(
+        self, paths: Sequence[str], watch: bool = False, *, watch_absent: bool = True
+    ) -> list[NodeData | None]:
         """See `StateReader.read_many`."""
         with self._reading(*paths) as tree:
-            return [self._read(tree, path, watch) for path in paths]
+            return [
+                self._read(tree, path, watch and (watch_absent or tree.find(path) is not None))
+                for path in paths
+            ]
 
     def stat_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeStat | None]:
         """See `StateReader.stat_many`."""
@@ -297,6 +307,7 @@ class MemoryState(ClusterState):
             self._closed = True
             self._connection = ConnectionState.LOST
             self._server.leave(self)
+        self._observers.notify_missed()
         # Not under the lock: a callback that runs may want it.
         self._callbacks.close()
 

@@ -191,6 +191,10 @@ class StateReader(Protocol):
         """Granted session timeout."""
 
     @property
+    def call_timeout_secs(self) -> float:
+        """Longest wait of a call: ``storm.zookeeper.connection.timeout``."""
+
+    @property
     def recovery_defects(self) -> int:
         """Number of session recoveries that failed by a defect."""
 
@@ -219,10 +223,13 @@ class StateReader(Protocol):
         `NoNodeError`, as in Storm, and gets no watch: use `node_exists`.
         """
 
-    def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
+    def read_many(
+        self, paths: Sequence[str], watch: bool = False, *, watch_absent: bool = True
+    ) -> list[NodeData | None]:
         """Return the nodes at `paths`, in order, None if absent; watch as `get_data`.
 
-        Takes one round trip, and a second for watches of absent nodes. No snapshot.
+        Takes one round trip, and a second for watches of absent nodes. A watch of a node that is
+        never made stays on client and server as long as the session. No snapshot.
         """
 
     def stat_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeStat | None]:
@@ -241,9 +248,10 @@ class StateReader(Protocol):
         """Call `observer` with every change of a node or value at and below `path`.
 
         The store's own thread calls `observer`, which must not block, before a read returns the
-        change. A lost connection ends the watch: `observer` gets ``EVENTS_MISSED`` with `path`, and
-        must call `watch_tree` again. Returns False from a server without such watches (ZooKeeper
-        before 3.6), where `observer` gets only the events of watches that reads leave.
+        change. A lost connection ends the watch: `observer` gets ``EVENTS_MISSED`` with `path`, as
+        also from `close`, and must call `watch_tree` again. Returns False from a server without
+        such watches (ZooKeeper before 3.6), where `observer` gets only the events of watches that
+        reads leave.
         """
 
     def unwatch_tree(self, path: str, observer: EventCallback) -> None:

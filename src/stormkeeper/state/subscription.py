@@ -44,9 +44,6 @@ _READS: Final = 2000
 #: Most values of calm subtrees read together, and on average in a second: 2 % of a core.
 _CALM_READS: Final = 100
 
-#: Seconds: a read waits as long for the view to catch up.
-CATCH_UP_SECS: Final = 15.0
-
 
 class Subtree(NamedTuple):
     """A node and `depth` levels below.
@@ -161,6 +158,18 @@ class Mirror:
         elif event is not EventType.NODE_DATA_CHANGED:
             self._stats[path] = None
 
+    def on_deletion(self, path: str) -> None:
+        """Take a node for deleted, and look for a new one in the list.
+
+        A look at the node itself would leave a watch, on client and server, that stays.
+        """
+        place = self._place(path)
+        if place is not None and place[1]:
+            self._remove(path)
+            self._lists[paths.parent(path)] = None
+        else:
+            self.on_event(EventType.NODE_DELETED, path)
+
     def end_waits(self, paths: Iterable[str]) -> None:
         """Read the values at `paths` that wait with the next work."""
         self._values |= {path: None for path in paths if path in self.waiting}
@@ -271,7 +280,10 @@ class Mirror:
             self._children.setdefault(paths.parent(path), set()).add(path)
 
     def _remove(self, path: str) -> None:
-        subtree, _ = self._placed(path)
+        subtree, level = self._placed(path)
+        if level:
+            for names in (self._lists, self._stats, self._values, self.waiting):
+                names.pop(path, None)
         for child in self._children.pop(path, ()):
             self._remove(child)
         self._children.get(paths.parent(path), set()).discard(path)
@@ -380,10 +392,13 @@ class Subscription:
         """End the thread; return whether that was in time. Idempotent."""
         for root in self._roots:
             self._state.unwatch_tree(root, self._on_event)
+        self._end_reads()
+        return self._thread.close(timeout_secs)
+
+    def _end_reads(self) -> None:
         with self._published:
             self._closed = True
             self._published.notify_all()
-        return self._thread.close(timeout_secs)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -400,15 +415,16 @@ class Subscription:
         if listener in self._listeners:
             self._listeners.remove(listener)
 
-    def caught_up(self, timeout_secs: float = CATCH_UP_SECS) -> Snapshot:
+    def caught_up(self, timeout_secs: float | None = None) -> Snapshot:
         """Return a snapshot with every change that this session has seen, such as own writes.
 
         Values of calm subtrees may wait. Raises `StateUnavailableError` if the store does not
-        answer in time, `StateClosedError` after `close`.
+        answer in time, by default a call's, `StateClosedError` after the end of the subscription or
+        session.
         """
         return self._awaited(0, timeout_secs)
 
-    def now(self, timeout_secs: float = CATCH_UP_SECS) -> Snapshot:
+    def now(self, timeout_secs: float | None = None) -> Snapshot:
         """Return a snapshot with every write to the store before this call; as `caught_up`.
 
         No value waits.
@@ -426,7 +442,10 @@ class Subscription:
         self._hurried = frozenset(paths)
         self._thread.wake()
 
-    def _awaited(self, asked: int, timeout_secs: float) -> Snapshot:
+    def _awaited(self, asked: int, timeout_secs: float | None) -> Snapshot:
+        if timeout_secs is None:
+            timeout_secs = self._state.call_timeout_secs
+
         def is_reached() -> bool:
             return self._is_current(queued) and self._answered >= asked
 
@@ -434,7 +453,7 @@ class Subscription:
             queued = self._queued
             self._published.wait_for(lambda: self._closed or is_reached(), timeout_secs)
             if self._closed:
-                raise StateClosedError("the subscription was closed")
+                raise StateClosedError("the subscription, or its session, was closed")
             if not is_reached():
                 age = self._clock() - self._current_at
                 raise StateUnavailableError(
@@ -529,8 +548,10 @@ class Subscription:
             self._is_persistent = all(watched)
             # The server of a new session may lag behind the last one's.
             self._state.sync_path(self._roots[0])
-        except BaseException:
+        except BaseException as error:
             self._has_missed = True
+            if isinstance(error, StateClosedError):
+                self._end_reads()
             raise
         self._mirror.compare_all()
 
@@ -538,7 +559,10 @@ class Subscription:
         """Pass the events to the mirror; return how many came in all."""
         while self._events:
             event, path, may_wait = self._events.popleft()
-            self._mirror.on_event(event, path, may_wait=may_wait)
+            if event is EventType.NODE_DELETED and not self._is_persistent:
+                self._mirror.on_deletion(path)
+            else:
+                self._mirror.on_event(event, path, may_wait=may_wait)
             self._taken += not may_wait
         return self._taken
 
@@ -548,24 +572,37 @@ class Subscription:
         old = mirror.old_answers
         try:
             names = state.children_many(work.lists, watch) if work.lists else []
-            stats = state.stat_many(work.stats, watch) if work.stats else []
-            values = state.read_many(work.values, watch) if work.values else []
+            stats = self._stat_many(work.stats) if work.stats else []
+            values = self._read_many(work.values) if work.values else []
+            if self._has_missed:
+                mirror.restore(work)
+                return False
+            for path, below in zip(work.lists, names, strict=True):
+                mirror.listed(path, below)
+            for path, stat in zip(work.stats, stats, strict=True):
+                mirror.checked(path, stat)
+            for path, node in zip(work.values, values, strict=True):
+                mirror.read(path, node)
         except BaseException:
+            # Also after a defect of `decode`: what is not read must not count as read.
             mirror.restore(work)
             raise
-        if self._has_missed:
-            mirror.restore(work)
-            return False
-        for path, below in zip(work.lists, names, strict=True):
-            mirror.listed(path, below)
-        for path, stat in zip(work.stats, stats, strict=True):
-            mirror.checked(path, stat)
-        for path, node in zip(work.values, values, strict=True):
-            mirror.read(path, node)
         if mirror.old_answers != old:
             self._has_missed = True
             return False
         return True
+
+    def _read_many(self, paths: list[str]) -> list[NodeData | None]:
+        if self._is_persistent:
+            return self._state.read_many(paths)
+        return self._state.read_many(paths, watch=True, watch_absent=False)
+
+    def _stat_many(self, paths: list[str]) -> list[NodeStat | None]:
+        if self._is_persistent:
+            return self._state.stat_many(paths)
+        # A look at an absent node leaves a watch: only the first nodes' parents are not watched.
+        self._state.stat_many([path for path in paths if path in self._roots], watch=True)
+        return [None if node is None else node.stat for node in self._read_many(paths)]
 
     def _publish(self, taken: int, asked: int) -> None:
         changes, snapshot = self._mirror.changes(), self._mirror.snapshot()

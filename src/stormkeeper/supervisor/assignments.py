@@ -39,10 +39,12 @@ class Assignments:
         )
         self._subscription.add_listener(self._on_change)
         self._published: Assigned | None = None
+        self._has_failed = False
 
     @property
     def is_running(self) -> bool:
-        return self._subscription.is_running
+        """Whether each change is published: False for ever after a defect."""
+        return self._subscription.is_running and not self._has_failed
 
     def start(self) -> None:
         self._subscription.start()
@@ -52,6 +54,14 @@ class Assignments:
         return self._subscription.close(timeout_secs)
 
     def _on_change(self, _changes: Sequence[Difference]) -> None:
+        try:
+            self._publish_all()
+        except Exception:
+            # The subscription logs the error.
+            self._has_failed = True
+            raise
+
+    def _publish_all(self) -> None:
         before = self._published or {}
         nodes = self._subscription.snapshot.trees[paths.ASSIGNMENTS]
         known: dict[str, Assignment | None] = {}

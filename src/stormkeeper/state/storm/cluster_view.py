@@ -19,7 +19,7 @@ from stormkeeper.paths import BlobHolder
 from stormkeeper.state import leader_lock
 from stormkeeper.state.leader_lock import Lock
 from stormkeeper.state.storage import NodeData, StateReader
-from stormkeeper.state.subscription import CATCH_UP_SECS, Node, Snapshot, Subscription, Subtree
+from stormkeeper.state.subscription import Node, Snapshot, Subscription, Subtree
 from stormkeeper.thrift.records import Assignment, NimbusSummary, StormBase, SupervisorInfo
 from stormkeeper.thrift.serialization import Codec
 
@@ -123,11 +123,11 @@ class ClusterView:
         snapshot = self.subscription.snapshot
         return self._records(snapshot) if snapshot.revision else self.caught_up()
 
-    def caught_up(self, timeout_secs: float = CATCH_UP_SECS) -> ClusterRecords:
+    def caught_up(self, timeout_secs: float | None = None) -> ClusterRecords:
         """Return records with all writes of this session; supervisors' values may wait."""
         return self._records(self.subscription.caught_up(timeout_secs))
 
-    def now(self, timeout_secs: float = CATCH_UP_SECS) -> ClusterRecords:
+    def now(self, timeout_secs: float | None = None) -> ClusterRecords:
         """Return records with all writes to the store before this call."""
         return self._records(self.subscription.now(timeout_secs))
 

@@ -152,6 +152,10 @@ class EnsembleConnection:
         return self._session_id
 
     @property
+    def call_timeout_secs(self) -> float:
+        return self._settings.call_timeout_secs
+
+    @property
     def closed(self) -> bool:
         return self._closed
 

@@ -62,11 +62,17 @@ class Tree:
         return sorted(names), stat
 
     def read_many(
-        self, nodes: Sequence[str], deadline: float, watcher: Watcher | None = None
+        self,
+        nodes: Sequence[str],
+        deadline: float,
+        watcher: Watcher | None = None,
+        *,
+        watch_absent: bool = True,
     ) -> list[tuple[bytes, ZnodeStat] | None]:
-        """Return values and stats, None if absent; leaves watches on all."""
-        connection = self._connection
-        return connection.repeated(lambda: self._read_many(nodes, deadline, watcher), deadline)
+        """Return values and stats, None if absent; leaves watches on all, or on present nodes."""
+        return self._connection.repeated(
+            lambda: self._read_many(nodes, deadline, watcher, watch_absent), deadline
+        )
 
     def stat_many(
         self, nodes: Sequence[str], deadline: float, watcher: Watcher | None = None
@@ -158,7 +164,7 @@ class Tree:
         raise _contended("delete", path)
 
     def _read_many(
-        self, nodes: Sequence[str], deadline: float, watcher: Watcher | None
+        self, nodes: Sequence[str], deadline: float, watcher: Watcher | None, watch_absent: bool
     ) -> list[tuple[bytes, ZnodeStat] | None]:
         found: list[tuple[bytes, ZnodeStat] | None] = [None] * len(nodes)
         left: Sequence[int] = range(len(nodes))
@@ -171,7 +177,7 @@ class Tree:
                 else:
                     data, stat = answer
                     found[index] = data or b"", stat
-            if watcher is None or not absent:
+            if watcher is None or not watch_absent or not absent:
                 return found
             # ZooKeeper leaves no watch on a read of an absent node.
             stats = self._gather([requests.exists(nodes[i], watcher) for i in absent], deadline)

@@ -91,6 +91,10 @@ class ZooKeeperState(ClusterState):
         return self._connection.session_timeout_secs
 
     @property
+    def call_timeout_secs(self) -> float:
+        return self._connection.call_timeout_secs
+
+    @property
     def unregistered(self) -> list[str]:
         return sorted(self._registrations.missing())
 
@@ -135,12 +139,16 @@ class ZooKeeperState(ClusterState):
         self._arm(watch, made, WatchKind.CHILDREN, path, stat)
         return names
 
-    def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
+    def read_many(
+        self, paths: Sequence[str], watch: bool = False, *, watch_absent: bool = True
+    ) -> list[NodeData | None]:
         nodes, deadline = [self._node(path) for path in paths], self._connection.deadline()
         made = self._connection.times_made
-        found = self._tree.read_many(nodes, deadline, self._watcher(watch))
-        if watch:
-            for path, one in zip(paths, found, strict=True):
+        found = self._tree.read_many(
+            nodes, deadline, self._watcher(watch), watch_absent=watch_absent
+        )
+        for path, one in zip(paths, found, strict=True):
+            if watch and (one is not None or watch_absent):
                 self._arm(watch, made, WatchKind.NODE, path, None if one is None else one[1])
         return [None if one is None else NodeData(one[0], _node_stat(one[1])) for one in found]
 
@@ -244,6 +252,7 @@ class ZooKeeperState(ClusterState):
     def close(self) -> None:
         self._connection.close()
         self._recovery.wake()
+        self._observers.notify_missed()
         self._callbacks.close()
         self._recovery.join()
 
