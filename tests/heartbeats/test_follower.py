@@ -236,14 +236,14 @@ def test_pulses_outlive_their_server_and_leave_it(two, heartbeats):
     for where in PATHS[:2]:
         send(two[0], where, b"x")
     follower.refresh()
-    assert follower.left_at(two[0].address) == float("-inf")
+    assert follower.left(two[0].address) == {}
     two[0].kill()
     send(two[1], PATHS[0], b"xx")
     refreshed = follower.refresh()
     assert not refreshed.coverage[two[0].address].is_reachable
     assert refreshed.changed == {PATHS[0]}
     assert [follower.get(where).server for where in PATHS[:2]] == [two[1].address, two[0].address]
-    assert follower.left_at(two[0].address) == follower.get(PATHS[0]).received_at
+    assert follower.left(two[0].address) == {PATHS[0]: follower.get(PATHS[0]).received_at}
     two[0].restart()
     deadline = time.monotonic() + 30
     while not follower.refresh().coverage[two[0].address].is_reachable:
@@ -252,8 +252,7 @@ def test_pulses_outlive_their_server_and_leave_it(two, heartbeats):
     heartbeats.remove(PATHS[0])
     assert follower.refresh().changed == {PATHS[0]}
     assert (PATHS[0] in follower, len(follower)) == (False, 1)
-    assert [where for where, _ in follower.deleted_after(0)] == [PATHS[0]]
-    assert follower.deletion(PATHS[0]).last.size == 2
+    assert [(where, one.last.size) for where, one in follower.deleted_after(0)] == [(PATHS[0], 2)]
 
 
 def test_a_java_pacemaker_is_read_as_a_whole(two):

@@ -8,6 +8,7 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.heartbeats.follower import FollowedHeartbeats
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
 from stormkeeper.nimbus.lifecycle import Command, Event, after
@@ -24,6 +25,7 @@ from stormkeeper.thrift.records import (
     TopologyStatus,
 )
 from support.clusters import EPOCH, NOW
+from support.followed import WholeReadings
 
 TIMES = Timeouts(monitor=10.0, launch=120.0, limits=LivenessLimits(9.0, 30.0), kept=300.0)
 ID = "wc-1-1700000000"
@@ -34,8 +36,9 @@ SERVER = "a:6699"
 class Leader:
     """A leader that decides about records, which its actions change."""
 
-    def __init__(self, *, epoch=EPOCH):
+    def __init__(self, *, follows=False, epoch=EPOCH):
         self.epoch = epoch
+        self.readings = WholeReadings() if follows else None
         self.memory = RoundMemory()
         self.bases = {}
         self.assignments = {}
@@ -65,7 +68,7 @@ class Leader:
             assignments=dict(self.assignments),
             supervisors=copy.deepcopy(self.supervisors),
             nimbuses={},
-            heartbeats=Heartbeats(beats, coverage),
+            heartbeats=self.heartbeats(Heartbeats(beats, coverage), secs + read_secs),
             heartbeats_at=NOW + secs + read_secs,
         )
         now = NOW + secs
@@ -82,6 +85,14 @@ class Leader:
         for action in decision.actions:
             self.carry_out(action)
         return decision
+
+    def heartbeats(self, found, secs):
+        if self.readings is None:
+            return found
+        self.readings.clock.now, self.readings.found = 1000.0 + secs, found
+        follower = self.readings.follower
+        follower.refresh()
+        return FollowedHeartbeats(follower, found.coverage, follower.clock())
 
     def carry_out(self, action):
         id_ = action.storm_id
@@ -102,9 +113,9 @@ class Leader:
         return [each.claim.counter for each in self.assignments[storm_id].launches]
 
 
-@pytest.fixture
-def leader():
-    leader = Leader()
+@pytest.fixture(params=[False, True], ids=["whole", "followed"])
+def leader(request):
+    leader = Leader(follows=request.param)
     leader.submit()
     leader.look()
     leader.beats(0.0)
@@ -183,8 +194,9 @@ def test_silence_counts_from_the_pulse_in_a_slow_round(leader):
     leader.look(1, read_secs=20)  # it beat at 21
     for secs, status in ((29, "alive"), (50, "late"), (52, "dead")):
         leader.beats(secs - 21.0)
-        leader.look(secs)
-        assert [each.status for each in leader.memory.watch.rows] == [status]
+        cluster_seen = leader.look(secs).cluster
+        [launch] = cluster_seen.topologies[ID].launches
+        assert cluster_seen.workers.get(launch.claim, "alive") == status
 
 
 def test_it_looks_again_when_a_worker_has_not_begun_to_beat(leader):

@@ -32,6 +32,7 @@ class StorePool:
         self._instances += 1
         store = PulseStore(PulseIndex(), f"instance {self._instances}", self.clock)
         self.clients[address].store = store
+        self.clients[address].began = self.clock()
 
     def changes(self, path, positions, unpack, *, values, hurried, clock):  # noqa: ARG002
         def question(address):

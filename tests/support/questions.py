@@ -32,6 +32,8 @@ class Ours:
         self.limit = limit
         self.store = PulseStore(PulseIndex(), "first", clock)
         self.before_answer = lambda: None
+        #: When the server began to keep every pulse.
+        self.began = clock()
 
     def __call__(self, message):
         self.before_answer()
@@ -43,7 +45,9 @@ class Ours:
         return decode(RequestHandler(self.store, self._status).answer(encode(message)[4:])[4:])
 
     def _status(self):
-        return ServerDescription(self.store.instance, 1, 1, "", self.store.index.revision, 0, 0, 1)
+        kept_ms = 1 + int(1000 * (self.clock() - self.began))
+        revision = self.store.index.revision
+        return ServerDescription(self.store.instance, kept_ms, kept_ms, "", revision, 0, 0, 1)
 
 
 class Java:

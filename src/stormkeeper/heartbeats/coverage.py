@@ -72,7 +72,11 @@ class Heartbeats:
     @property
     def missing(self) -> dict[str, str]:
         """Servers that did not answer, with reasons."""
-        return {name: one.error for name, one in self.coverage.items() if one.error is not None}
+        return missing(self.coverage)
+
+
+def missing(coverage: Mapping[str, Coverage]) -> dict[str, str]:
+    return {name: one.error for name, one in coverage.items() if one.error is not None}
 
 
 def ask(

@@ -17,13 +17,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError, SerializationError, StormkeeperError
 from stormkeeper.heartbeats.change_pages import Position
-from stormkeeper.heartbeats.coverage import Coverage, Heartbeats
+from stormkeeper.heartbeats.coverage import Coverage, Heartbeats, missing
 from stormkeeper.pacemaker.client.server_reads import ServerChanges
 from stormkeeper.pacemaker.wire.messages import TOMBSTONE, Changes
 
@@ -79,6 +80,23 @@ class Refreshed(NamedTuple):
     coverage: Mapping[str, Coverage]
 
 
+@dataclass(frozen=True, slots=True)
+class FollowedHeartbeats:
+    """Heartbeats after a reading that began at `at`, or later, by the follower's clock.
+
+    If no server answered, there is no coverage.
+    """
+
+    follower: HeartbeatFollower[Any]
+    coverage: Mapping[str, Coverage]
+    at: float
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Servers that did not answer, with reasons."""
+        return missing(self.coverage)
+
+
 class _Page(NamedTuple, Generic[V]):
     pulses: dict[str, Pulse[V]]
     deleted: dict[str, float]
@@ -92,8 +110,8 @@ class _Server(Generic[V]):
         #: In the order of receipt.
         self.pulses: dict[str, Pulse[V]] = {}
         self.newest_at = float("-inf")
-        #: When a worker was last seen to have moved to another server.
-        self.left_at = float("-inf")
+        #: When the paths that were last here were first on another server.
+        self.left: dict[str, float] = {}
 
 
 class HeartbeatFollower(Generic[V]):
@@ -119,12 +137,13 @@ class HeartbeatFollower(Generic[V]):
         self._pool = pool
         self._path = path
         self._decode = decode
-        self._clock = clock
+        self.clock = clock
         self._forget_secs = forget_secs
         self._servers: dict[str, _Server[V]] = {}
         #: Of paths without a pulse, in the order of their numbers.
         self._deletions: dict[str, Deletion[V]] = {}
-        self._deleted_count = 0
+        #: Deletions so far.
+        self.deleted_count = 0
         #: Whether the last reading met a Java Pacemaker.
         self._has_java = False
         #: Paths that a server has for the first time in this reading.
@@ -134,6 +153,11 @@ class HeartbeatFollower(Generic[V]):
         self._reading = threading.Lock()
         self._begun = 0
         self._outcome: Future[Refreshed] = Future()
+
+    @property
+    def reads_changes(self) -> bool:
+        """Whether a reading costs only what has changed."""
+        return self._pool is not None and not self._has_java
 
     @property
     def is_ageless(self) -> bool:
@@ -181,17 +205,16 @@ class HeartbeatFollower(Generic[V]):
         for server in self._servers.values():
             yield server.pulses.items()
 
-    def left_at(self, server: str) -> float:
-        """Return when a worker was last seen to have moved away from a server."""
+    def left(self, server: str) -> Mapping[str, float]:
+        """Return when paths moved from a server to their present one; hold `lock`."""
         known = self._servers.get(server)
-        return float("-inf") if known is None else known.left_at
-
-    def deletion(self, path: str) -> Deletion[V] | None:
-        """Return the deletion of a path that has no pulse, for an hour."""
-        return self._deletions.get(path)
+        return {} if known is None else known.left
 
     def deleted_after(self, number: int) -> Iterator[tuple[str, Deletion[V]]]:
-        """Yield deletions after that `number`, the newest first; hold `lock`."""
+        """Yield paths without a pulse deleted after deletion `number`, newest first; hold `lock`.
+
+        Deletions are known for an hour.
+        """
         for path in reversed(self._deletions):
             deletion = self._deletions[path]
             if deletion.number <= number:
@@ -222,15 +245,15 @@ class HeartbeatFollower(Generic[V]):
         return outcome.result()
 
     def _refresh(self, *, hurried: bool) -> Refreshed:
-        began = self._clock()
+        began = self.clock()
         changes = None
-        if self._pool is not None and not self._has_java:
+        if self._pool is not None and self.reads_changes:
             changes = self._changes(self._pool, hurried=hurried)
         if changes is None or None in changes.values():
             values = self._decode is not None or self._pool is not None
             found = self._read_all(self._path, values=values, hurried=hurried)
             return self._take_all(found, began)
-        took = self._clock() - began
+        took = self.clock() - began
         changed: set[str] = set()
         coverage: dict[str, Coverage] = {}
         with self.lock:
@@ -259,7 +282,7 @@ class HeartbeatFollower(Generic[V]):
             self._unpack,
             values=self._decode is not None,
             hurried=hurried,
-            clock=self._clock,
+            clock=self.clock,
         )
 
     def _ended(
@@ -269,12 +292,14 @@ class HeartbeatFollower(Generic[V]):
             old = [path for path, _ in _older(server.pulses, began - self._forget_secs)]
             for path in old:
                 del server.pulses[path]
+            self._forget_moves(old)
             changed.update(old)
         while self._deletions:
             path, oldest = next(iter(self._deletions.items()))
             if len(self._deletions) <= _MOST_DELETED and oldest.noted_at >= began - _DELETED_SECS:
                 break
             del self._deletions[path]
+            self._forget_moves([path])
         self.coverage = coverage
         return Refreshed(began, changed, coverage)
 
@@ -347,7 +372,7 @@ class HeartbeatFollower(Generic[V]):
                 else:
                     del other.pulses[path]
                     if path not in self._fresh:
-                        other.left_at = max(other.left_at, ours)
+                        self._leave(path, other, ours)
         for path in self._deletions.keys() & pulses.keys():
             deletion, received_at = self._deletions[path], pulses[path].received_at
             # A tie goes to the pulse: one too many harms less than one too few.
@@ -394,10 +419,8 @@ class HeartbeatFollower(Generic[V]):
                 return
             del self._deletions[path]
             pulse = before.last
-        self._deleted_count += 1
-        self._deletions[path] = Deletion(
-            self._deleted_count, name, deleted_at, self._clock(), pulse
-        )
+        self.deleted_count += 1
+        self._deletions[path] = Deletion(self.deleted_count, name, deleted_at, self.clock(), pulse)
 
     def _delete_unlisted(
         self,
@@ -449,7 +472,10 @@ class HeartbeatFollower(Generic[V]):
                     self._delete_unlisted(name, server, position.instance, listed, changed)
             for name, pulses in read.items():
                 for path, pulse in pulses.items():
-                    self._leave(path, name, began if pulse[3] is None else pulse[3])
+                    moved_at = began if pulse.received_at is None else pulse.received_at
+                    for other_name, other in self._servers.items():
+                        if other_name != name and other.pulses.pop(path, None) is not None:
+                            self._leave(path, other, moved_at)
                 self._put(
                     self._server(name),
                     dict(sorted(pulses.items(), key=_receipt)),
@@ -480,10 +506,14 @@ class HeartbeatFollower(Generic[V]):
         ours, theirs = pulse.received_at, known.received_at
         return ours is None or theirs is None or ours >= theirs
 
-    def _leave(self, path: str, name: str, moved_at: float) -> None:
-        for other_name, other in self._servers.items():
-            if other_name != name and other.pulses.pop(path, None) is not None:
-                other.left_at = max(other.left_at, moved_at)
+    def _leave(self, path: str, former: _Server[V], moved_at: float) -> None:
+        self._forget_moves([path])
+        former.left[path] = moved_at
+
+    def _forget_moves(self, paths: Iterable[str]) -> None:
+        for server in self._servers.values():
+            if server.left:
+                deque(map(server.left.pop, paths, repeat(None)), maxlen=0)
 
 
 def _receipt(item: tuple[str, Pulse[V]]) -> float:

@@ -163,9 +163,9 @@ def step(
     watch = _Watch(known.values(), servers, held)
     may_return = {beat.worker for beat in beats if beat.received_at is None}
     rows, forgotten = [], []
-    for row in (_judged(row, watch.secs(row), now, limits) for row in known.values()):
+    for row in (judged(row, watch.secs(row), now, limits) for row in known.values()):
         server = servers.get(row.server)
-        if not _is_forgotten(row, server, limits):
+        if not is_forgotten(row, server, limits):
             rows.append(row)
             continue
         taken.pop(row.worker, None)
@@ -320,7 +320,7 @@ def _row(beat: WorkerBeat, seen: float, before: WorkerLiveness | None) -> Worker
     )
 
 
-def _judged(
+def judged(
     row: WorkerLiveness, watched_secs: float, now: float, limits: LivenessLimits
 ) -> WorkerLiveness:
     age = max(0.0, now - row.last_seen)
@@ -333,9 +333,7 @@ def _judged(
     return row._replace(age_secs=age, status=Status.UNPROVEN if unproven else found)
 
 
-def _is_forgotten(
-    row: WorkerLiveness, server: ServerHorizon | None, limits: LivenessLimits
-) -> bool:
+def is_forgotten(row: WorkerLiveness, server: ServerHorizon | None, limits: LivenessLimits) -> bool:
     if row.age_secs <= limits.forget_secs:
         return False
     if row.status is Status.UNPROVEN:

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from stormkeeper.daemon.http import Page, health_page, metrics_page
 from stormkeeper.errors import StormkeeperError
+from stormkeeper.heartbeats.follower import FollowedHeartbeats
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.heartbeats.stores import Heartbeats
 from stormkeeper.nimbus.scheduling.cluster import Cluster
@@ -78,7 +79,9 @@ class ClusterStatusTracker:
             epoch=epoch, leaderships=self.status.leaderships + 1, last_round_at=self._clock()
         )
 
-    def record_round(self, cluster: Cluster, heartbeats: Heartbeats, took_secs: float) -> None:
+    def record_round(
+        self, cluster: Cluster, heartbeats: Heartbeats | FollowedHeartbeats, took_secs: float
+    ) -> None:
         counts = self._counts
         if counts is None or not counts.cluster.has_same_parts(cluster):
             counts = self._counts = _Counts.of(cluster)

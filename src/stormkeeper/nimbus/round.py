@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from stormkeeper.conf import Conf
-from stormkeeper.heartbeats.liveness import LivenessLimits
+from stormkeeper.heartbeats.follower import FollowedHeartbeats
+from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.nimbus import lifecycle
 from stormkeeper.nimbus.scheduling.cluster import (
     Cluster,
@@ -24,6 +25,7 @@ from stormkeeper.nimbus.scheduling.cluster_memo import (
     all_launches,
     cluster_from_snapshot,
 )
+from stormkeeper.nimbus.scheduling.followed_workers import judge_followed
 from stormkeeper.nimbus.scheduling.planning import (
     Action,
     Assign,
@@ -155,17 +157,7 @@ def decide(
     default_wait_secs: Mapping[str, float],
 ) -> Decision:
     """Decide a round; `now` is when the read began, on a clock that never jumps."""
-    watch, statuses = judge_workers(
-        memory.watch,
-        all_launches(snapshot, memory.memo),
-        snapshot.supervisors.keys(),
-        snapshot.heartbeats,
-        now=snapshot.heartbeats_at,
-        epoch=epoch,
-        limits=timeouts.limits,
-        launch_secs=timeouts.launch,
-        supervisor_secs=timeouts.supervisor,
-    )
+    watch, statuses = _judge(memory, snapshot, epoch, timeouts)
     due = pending_deadlines(
         memory.due, snapshot.bases, default_wait_secs=default_wait_secs, now=now
     )
@@ -197,6 +189,26 @@ def decide(
         cluster,
         now if _moves_at_once(actions, cluster) else _next_round_at(after, now, timeouts),
     )
+
+
+def _judge(
+    memory: RoundMemory, snapshot: ClusterSnapshot, epoch: int, timeouts: Timeouts
+) -> tuple[LivenessMemory, dict[Claim, Status]]:
+    """Return the memory for the next round, and the liveness of workers that are not alive."""
+    watch, heartbeats = memory.watch, snapshot.heartbeats
+    supervisors = snapshot.supervisors.keys()
+    times: dict[str, Any] = {
+        "now": snapshot.heartbeats_at,
+        "epoch": epoch,
+        "limits": timeouts.limits,
+        "launch_secs": timeouts.launch,
+        "supervisor_secs": timeouts.supervisor,
+    }
+    if isinstance(heartbeats, FollowedHeartbeats):
+        return judge_followed(watch, snapshot.assignments, supervisors, heartbeats, **times)
+    launches = all_launches(snapshot, memory.memo)
+    watch, found = judge_workers(watch, launches, supervisors, heartbeats, **times)
+    return watch, {claim: each for claim, each in found.items() if each is not Status.ALIVE}
 
 
 def _moves_at_once(actions: Iterable[Action], cluster: Cluster) -> bool:
@@ -265,10 +277,7 @@ def _texts(
 
 def _next_round_at(memory: RoundMemory, now: float, timeouts: Timeouts) -> float:
     """Return the next deadline or timeout, at most a period ahead."""
-    watch = memory.watch
-    ends = [row.last_seen + timeouts.limits.timeout_secs for row in watch.rows]
-    ends += [max(since) + timeouts.launch for since in watch.since.values()]
     moments = [deadline.at for deadline in memory.due.values()]
-    moments += [end + _AFTER_SECS for end in ends]
+    moments += [end + _AFTER_SECS for end in memory.watch.ends]
     # Past moments were handled, or wait for something else.
     return min([now + timeouts.monitor, *(moment for moment in moments if moment > now)])

@@ -16,12 +16,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeVar, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 import stormkeeper
 from stormkeeper import paths
 from stormkeeper.daemon.periodic import PeriodicThread
-from stormkeeper.errors import ChangedMeanwhileError, NoNodeError, NotLeaderError, StatusError
+from stormkeeper.errors import (
+    ChangedMeanwhileError,
+    NoNodeError,
+    NotLeaderError,
+    PacemakerError,
+    StatusError,
+)
+from stormkeeper.heartbeats.follower import HeartbeatFollower
+from stormkeeper.heartbeats.stores import Heartbeats
 from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.cleanup import Cleaner
 from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
@@ -53,6 +61,11 @@ Value = TypeVar("Value")
 #: Of `end` for a round; of a call for a leadership about to begin.
 _END_SECS: Final = 5.0
 _BEGIN_SECS: Final = 5.0
+
+#: Between readings of heartbeats that no round needs: at least a second, and so many times the last
+#: reading, which thus takes less than a tenth of a core.
+_FOLLOW_SECS: Final = 1.0
+_IDLE_SHARE: Final = 10.0
 
 #: Between a change and its round: a caller writes several changes at once.
 _SETTLE_SECS: Final = 0.02
@@ -88,6 +101,9 @@ class Scheduler:
         self._epoch: int | None = None
         self._memory = RoundMemory()
         self._needs_sync = True
+        #: Of the leadership of `_epoch`, as its memory.
+        self._follower: HeartbeatFollower[Any] = storm.heartbeats.follower()
+        #: Whether a Java Pacemaker has pulses, which only values date.
         self._needs_values = False
         #: Storm's own Nimbuses that the log has warned of.
         self._java: set[str] = set()
@@ -97,8 +113,9 @@ class Scheduler:
         if leader.fence.epoch != self._epoch:
             self._epoch = leader.fence.epoch
             self._memory = RoundMemory()
+            self._follower = self._storm.heartbeats.follower()
         self._needs_sync = True
-        self._rounds = _Rounds(leader, self._once)
+        self._rounds = _Rounds(leader, self._once, self._follow)
         self._rounds.start()
 
     def end(self) -> None:
@@ -172,13 +189,25 @@ class Scheduler:
 
     def _snapshot(self, leader: LeaderClusterState, *, is_synced: bool = False) -> ClusterSnapshot:
         read = partial(leader.snapshot, may_lack_heartbeats=True, clock=self._clock)
-        snapshot = read(values=self._needs_values, is_synced=is_synced)
-        # Without ages from a Pacemaker, only values show when workers beat.
-        ageless = [one for one in snapshot.heartbeats.by_path.values() if one.age_secs is None]
-        was_needed, self._needs_values = self._needs_values, bool(ageless)
-        if ageless and not was_needed:
-            snapshot = read(values=True)
+        if not self._needs_values:
+            snapshot = read(is_synced=is_synced, follower=self._follower)
+            if not self._follower.is_ageless:
+                return snapshot
+            is_synced = False
+        snapshot = read(values=True, is_synced=is_synced)
+        assert isinstance(snapshot.heartbeats, Heartbeats)
+        beats = snapshot.heartbeats.by_path.values()
+        self._needs_values = any(one.age_secs is None for one in beats)
         return snapshot
+
+    def _follow(self) -> float:
+        """Read changed heartbeats between rounds; return the pause before the next reading."""
+        began = time.monotonic()
+        if self._follower.reads_changes and not self._needs_values:
+            # A round tells what cannot be read.
+            with contextlib.suppress(PacemakerError):
+                self._follower.refresh(hurried=True)
+        return max(_FOLLOW_SECS, _IDLE_SHARE * (time.monotonic() - began))
 
     def _warn_of_java(self, snapshot: ClusterSnapshot) -> None:
         found = {
@@ -267,10 +296,21 @@ class Scheduler:
 
 
 class _Rounds:
-    """The rounds of a leadership: a thread that also changes of the cluster wake."""
+    """The rounds of a leadership: a thread that also changes of the cluster wake.
 
-    def __init__(self, leader: LeaderClusterState, once: Callable[[_Rounds], float]) -> None:
+    Another thread follows the heartbeats, so that a round has little to read.
+    """
+
+    def __init__(
+        self,
+        leader: LeaderClusterState,
+        once: Callable[[_Rounds], float],
+        follow: Callable[[], float],
+    ) -> None:
         self.leader = leader
+        self._following = PeriodicThread(
+            "nimbus heartbeats", follow, first_secs=_FOLLOW_SECS, logger=log
+        )
         self.thread = PeriodicThread(
             "nimbus scheduling", lambda: once(self), settle_secs=_SETTLE_SECS, logger=log
         )
@@ -283,12 +323,16 @@ class _Rounds:
     def start(self) -> None:
         self.leader.view.subscription.add_listener(self._on_change)
         self.thread.start()
+        self._following.start()
 
     def close(self) -> bool:
-        """End the thread; return whether the last round ended in time."""
+        """End the threads; return whether the last round ended in time."""
         self.leader.view.subscription.remove_listener(self._on_change)
         self.leader.view.subscription.hurry(())
-        return self.thread.close(_END_SECS)
+        self._following.close(0.0)
+        has_ended = self.thread.close(_END_SECS)
+        self._following.close(_END_SECS)
+        return has_ended
 
     def check(self) -> None:
         """Raise `NotLeaderError` if the leadership ended: the next may have the same fence."""

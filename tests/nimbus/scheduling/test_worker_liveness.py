@@ -5,17 +5,27 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.heartbeats.follower import FollowedHeartbeats
 from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
+from stormkeeper.nimbus.scheduling.cluster import assignment_record
+from stormkeeper.nimbus.scheduling.followed_workers import judge_followed
 from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
 from stormkeeper.topology.plan import Claim
 from support.clusters import EPOCH, NOW, launch
+from support.followed import WholeReadings
 
 LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)
 LAUNCH_SECS = 120
 SUPERVISOR_SECS = 60
+TIMES = {
+    "epoch": EPOCH,
+    "limits": LIMITS,
+    "launch_secs": LAUNCH_SECS,
+    "supervisor_secs": SUPERVISOR_SECS,
+}
 A, B = "a:6699", "b:6699"
 
 #: A worker that the leader before has launched long ago.
@@ -37,7 +47,13 @@ def pulse(age_secs, on=A, revision=1, value=None, where=OLD):
     return {path: Heartbeat(on, age_secs, 10, revision, value)}
 
 
-class Leader:
+@pytest.fixture(params=[False, True], ids=["whole", "followed"])
+def new_leader(request):
+    """Make leaders that read all heartbeats again and again, or follow them."""
+    return lambda: FollowingLeader() if request.param else ReadingLeader()
+
+
+class ReadingLeader:
     """A leader that reads the heartbeats again and again."""
 
     def __init__(self):
@@ -46,38 +62,67 @@ class Leader:
     def sees(self, secs, *pulses, of=OLD, a=LONG, b=LONG, supervisors=("n", "m")):
         """What is known of a worker so many seconds after now."""
         by_path = {path: one for each in pulses for path, one in each.items()}
+        return self._judge(secs, of, Heartbeats(by_path, {A: a, B: b}), supervisors)
+
+    def _judge(self, secs, of, heartbeats, supervisors):
         self._watch, found = judge_workers(
-            self._watch,
-            [("t", of)],
-            supervisors,
-            Heartbeats(by_path, {A: a, B: b}),
-            now=NOW + secs,
-            epoch=EPOCH,
-            limits=LIMITS,
-            launch_secs=LAUNCH_SECS,
-            supervisor_secs=SUPERVISOR_SECS,
+            self._watch, [("t", of)], supervisors, heartbeats, now=NOW + secs, **TIMES
         )
         assert found.keys() == {of.claim}
         return found[of.claim]
+
+    def known_claims(self):
+        return self._watch.since.keys()
+
+
+class FollowingLeader(ReadingLeader):
+    """A leader that looks at what may not be alive."""
+
+    def __init__(self):
+        super().__init__()
+        self._readings = WholeReadings()
+        self._records = {}
+
+    def _judge(self, secs, of, heartbeats, supervisors):
+        self._readings.clock.now, self._readings.found = 1000.0 + secs, heartbeats
+        follower = self._readings.follower
+        follower.refresh()
+        if follower.is_ageless:
+            return super()._judge(secs, of, heartbeats, supervisors)
+        if of not in self._records:
+            self._records[of] = assignment_record([of], (), master_code_dir="/c", hosts={})
+        self._watch, found = judge_followed(
+            self._watch,
+            {"t": self._records[of]},
+            supervisors,
+            FollowedHeartbeats(follower, heartbeats.coverage, follower.clock()),
+            now=NOW + secs,
+            **TIMES,
+        )
+        assert found.keys() <= {of.claim}
+        return found.get(of.claim, Status.ALIVE)
+
+    def known_claims(self):
+        return self._watch.assigned.since().keys()
 
 
 @pytest.mark.parametrize(
     ("age_secs", "expected"), [(1, "alive"), (10, "late"), (31, "dead"), (900, "dead")]
 )
-def test_a_new_leader_believes_what_the_pacemakers_say(age_secs, expected):
+def test_a_new_leader_believes_what_the_pacemakers_say(age_secs, expected, new_leader):
     """A machine is lost with the leader and workers on it: they are not waited for any longer."""
-    assert Leader().sees(0, pulse(age_secs)) == expected
+    assert new_leader().sees(0, pulse(age_secs)) == expected
 
 
-def test_a_worker_that_falls_silent_is_late_and_then_dead():
-    leader = Leader()
+def test_a_worker_that_falls_silent_is_late_and_then_dead(new_leader):
+    leader = new_leader()
     leader.sees(0, of=OWN)
     seen = [leader.sees(secs, pulse(secs - 5), of=OWN) for secs in (5, 15, 35, 36)]
     assert seen == ["alive", "late", "late", "dead"]
 
 
-def test_pulse_of_a_predecessor_kills_no_worker():
-    leader = Leader()
+def test_pulse_of_a_predecessor_kills_no_worker(new_leader):
+    leader = new_leader()
     old = pulse(500)
     assert leader.sees(0, old) is Status.DEAD
     assert leader.sees(1, pulse(501), of=OWN) is Status.ALIVE
@@ -89,14 +134,14 @@ def test_pulse_of_a_predecessor_kills_no_worker():
 
 def test_a_predecessor_that_was_done_does_not_make_a_worker_done():
     value = serialize(ClusterWorkerHeartbeat("t", {}, NOW, 5, completed=True))
-    leader = Leader()
+    leader = ReadingLeader()
     assert leader.sees(0, pulse(1, value=value)) is Status.COMPLETED
     assert leader.sees(1, pulse(2, value=value), of=OWN) is Status.ALIVE
     assert leader.sees(122, pulse(123, value=value), of=OWN) is Status.DEAD
 
 
-def test_a_worker_without_any_pulse_has_the_time_to_start():
-    leader = Leader()
+def test_a_worker_without_any_pulse_has_the_time_to_start(new_leader):
+    leader = new_leader()
     assert [leader.sees(secs, of=OWN) for secs in (0, 10, 119, 121)] == [
         "alive",
         "late",
@@ -105,42 +150,42 @@ def test_a_worker_without_any_pulse_has_the_time_to_start():
     ]
 
 
-def test_a_new_leader_gives_a_silent_worker_the_time_again():
-    assert Leader().sees(0) is Status.ALIVE
+def test_a_new_leader_gives_a_silent_worker_the_time_again(new_leader):
+    assert new_leader().sees(0) is Status.ALIVE
 
 
 @pytest.mark.parametrize("clock_ahead_secs", [3600, -3600])
-def test_beating_worker_is_alive_despite_clocks(clock_ahead_secs):
+def test_beating_worker_is_alive_despite_clocks(clock_ahead_secs, new_leader):
     other = replace(OLD, started_at=NOW + clock_ahead_secs)
-    leader = Leader()
+    leader = new_leader()
     for secs in range(0, 400, 20):
         assert leader.sees(secs, pulse(1, revision=secs), of=other) is Status.ALIVE
 
 
-def test_no_worker_dies_right_after_a_pacemaker_restart():
-    leader = Leader()
+def test_no_worker_dies_right_after_a_pacemaker_restart(new_leader):
+    leader = new_leader()
     assert leader.sees(0, pulse(1)) is Status.ALIVE
     for secs in (40, 60):
         assert leader.sees(secs, a=server(horizon_secs=secs - 35)) is Status.UNPROVEN
     assert leader.sees(70, a=server(horizon_secs=35)) is Status.DEAD
 
 
-def test_nobody_dies_while_its_pacemaker_cannot_be_reached():
-    leader = Leader()
+def test_nobody_dies_while_its_pacemaker_cannot_be_reached(new_leader):
+    leader = new_leader()
     assert leader.sees(0, pulse(1)) is Status.ALIVE
     assert leader.sees(1000, a=DOWN) is Status.UNPROVEN
-    assert Leader().sees(0, a=DOWN, b=DOWN) is Status.ALIVE
+    assert new_leader().sees(0, a=DOWN, b=DOWN) is Status.ALIVE
 
 
-def test_who_never_beat_is_not_dead_while_a_pacemaker_is_down():
-    leader = Leader()
+def test_who_never_beat_is_not_dead_while_a_pacemaker_is_down(new_leader):
+    leader = new_leader()
     leader.sees(0, of=OWN)
     assert leader.sees(200, of=OWN, b=DOWN) is Status.UNPROVEN
     assert leader.sees(201, of=OWN) is Status.DEAD
 
 
-def test_machine_lost_with_its_pacemaker():
-    leader = Leader()
+def test_machine_lost_with_its_pacemaker(new_leader):
+    leader = new_leader()
     assert leader.sees(0, pulse(1)) is Status.ALIVE
     # Its supervisor's session ends later than it does.
     assert leader.sees(20, a=DOWN) is Status.LATE
@@ -149,14 +194,14 @@ def test_machine_lost_with_its_pacemaker():
     assert leader.sees(101, a=DOWN, supervisors=()) is Status.DEAD
 
 
-def test_so_it_is_for_a_leader_that_has_not_seen_them():
-    leader = Leader()
+def test_so_it_is_for_a_leader_that_has_not_seen_them(new_leader):
+    leader = new_leader()
     seen = [leader.sees(secs, a=DOWN, supervisors=()) for secs in (0, 100, 121)]
     assert seen == ["alive", "late", "dead"]
 
 
-def test_no_worker_dies_with_its_supervisor_present():
-    leader = Leader()
+def test_no_worker_dies_with_its_supervisor_present(new_leader):
+    leader = new_leader()
     leader.sees(0, pulse(1))
     assert leader.sees(1000, a=DOWN) is Status.UNPROVEN
     assert leader.sees(1001, a=DOWN, supervisors=()) is Status.UNPROVEN
@@ -164,8 +209,8 @@ def test_no_worker_dies_with_its_supervisor_present():
     assert leader.sees(1070, a=DOWN, supervisors=()) is Status.UNPROVEN
 
 
-def test_worker_at_another_pacemaker_lives():
-    leader = Leader()
+def test_worker_at_another_pacemaker_lives(new_leader):
+    leader = new_leader()
     leader.sees(0, pulse(1))
     for secs in (20, 40, 80):
         over = pulse(1, on=B, revision=secs)
@@ -173,8 +218,8 @@ def test_worker_at_another_pacemaker_lives():
 
 
 @pytest.mark.parametrize("b", [DOWN, server(horizon_secs=30)], ids=["down", "just started"])
-def test_nobody_is_given_up_where_nobody_could_have_told(b):
-    leader = Leader()
+def test_nobody_is_given_up_where_nobody_could_have_told(b, new_leader):
+    leader = new_leader()
     leader.sees(0, pulse(1))
     for secs in (100, 200):
         assert leader.sees(secs, a=DOWN, b=b, supervisors=()) is Status.UNPROVEN
@@ -182,30 +227,31 @@ def test_nobody_is_given_up_where_nobody_could_have_told(b):
 
 def test_without_ages_and_values_nobody_is_dead():
     java = Coverage(NOW, position=Position("", 0))
-    assert Leader().sees(0, pulse(None, revision=None), a=java) is Status.UNPROVEN
+    assert ReadingLeader().sees(0, pulse(None, revision=None), a=java) is Status.UNPROVEN
 
 
-def test_without_ages_values_say_who_is_alive():
+def test_without_ages_values_say_who_is_alive(new_leader):
     java = Coverage(NOW, position=Position("", 0))
 
     def beat(time_secs, **facts):
         record = ClusterWorkerHeartbeat("t", {}, time_secs, 5, **facts)
         return pulse(None, revision=None, value=serialize(record))
 
-    leader = Leader()
+    leader = new_leader()
     assert leader.sees(0, beat(NOW), a=java) is Status.ALIVE
     assert leader.sees(31, beat(NOW), a=java) is Status.DEAD
     assert leader.sees(32, beat(NOW + 1), a=java) is Status.ALIVE
     assert leader.sees(33, beat(NOW + 2, completed=True), a=java) is Status.COMPLETED
     assert leader.sees(900, beat(NOW + 2, completed=True), a=java) is Status.COMPLETED
     broken = pulse(None, revision=None, value=b"no heartbeat")
-    assert Leader().sees(0, broken, a=java) is Status.ALIVE
+    assert new_leader().sees(0, broken, a=java) is Status.ALIVE
 
 
-def test_workers_that_are_no_longer_assigned_are_forgotten():
-    leader = Leader()
+def test_workers_that_are_no_longer_assigned_are_forgotten(new_leader):
+    leader = new_leader()
     leader.sees(0, pulse(1))
     other = launch("m:6700", "q", claim=2)
     leader.sees(1, pulse(2), pulse(1, where=other), of=other)
+    assert leader.known_claims() == {other.claim}
+    assert leader.sees(40, of=other) is Status.DEAD
     assert [row.worker.node for row in leader._watch.rows] == ["m"]
-    assert leader._watch.since.keys() == {other.claim}

@@ -29,10 +29,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from stormkeeper import paths
 from stormkeeper.errors import SerializationError
+from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.liveness import (
     LivenessLimits,
     ServerHorizon,
@@ -43,6 +44,7 @@ from stormkeeper.heartbeats.liveness import (
     unseen,
 )
 from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
+from stormkeeper.nimbus.scheduling.assigned_workers import AssignedWorkers, Since, first_look
 from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology
 from stormkeeper.paths import WorkerId
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, TopologyStatus
@@ -223,22 +225,20 @@ def _has_stopped(launch: Launch, cluster: Cluster) -> bool:
     return stopped is not None and stopped >= launch.claim
 
 
-class Since(NamedTuple):
-    """Since when pulses belong to a launch, and since when this Nimbus watches for pulses."""
-
-    launched: float
-    looked: float
-
-
 @dataclass(frozen=True, slots=True)
 class LivenessMemory:
     """A leader's memory of the workers between two reads; initially empty."""
 
-    #: Of `liveness.step`, also forgotten ones.
+    #: Of `liveness.step`, also forgotten ones; of followed heartbeats, workers that are not alive.
     rows: tuple[WorkerLiveness, ...] = ()
+    #: Of `judge_workers`.
     since: Mapping[Claim, Since] = field(default_factory=dict)
     #: When missing supervisors of workers were first missed.
     lost_at: Mapping[str, float] = field(default_factory=dict)
+    #: When workers are dead, unless they beat before: of those that are the first.
+    ends: Collection[float] = ()
+    #: What `judge_followed` knows of the assignments; updated in place.
+    assigned: AssignedWorkers | None = None
 
 
 def judge_workers(
@@ -253,20 +253,18 @@ def judge_workers(
     launch_secs: float,
     supervisor_secs: float,
 ) -> tuple[LivenessMemory, dict[Claim, Status]]:
-    """Return the memory for the next read, and the liveness of each worker.
+    """Judge everything: return the memory for the next read, and the liveness of each worker.
 
     The heartbeats must be read after the launches, from `now` on; their values are needed only if a
     Pacemaker reports no ages. A supervisor is lost when missing for `supervisor_secs`.
     """
     of = {WorkerId(storm_id, *launch.slot): launch for storm_id, launch in launches}
+    before = watch.since if watch.assigned is None else watch.assigned.since()
     since = {
-        launch.claim: watch.since.get(launch.claim) or _first_look(launch, now, epoch)
+        launch.claim: before.get(launch.claim) or first_look(launch, now, epoch)
         for launch in of.values()
     }
-    servers = {
-        name: ServerHorizon(each.is_reachable, each.horizon_secs)
-        for name, each in heartbeats.coverage.items()
-    }
+    servers = horizons(heartbeats.coverage)
     beats, unclear = _beats(heartbeats, of.keys(), now)
     found = step(
         [row for row in watch.rows if row.worker in of], beats, (), servers, now=now, limits=limits
@@ -278,39 +276,48 @@ def judge_workers(
         row = rows.get(worker)
         if worker in unclear:
             known[launch.claim] = Status.UNPROVEN
-        elif row is None or _is_of_before(row, since[launch.claim].launched):
+        elif row is None or is_of_before(row, since[launch.claim].launched):
             silent[worker] = max(since[launch.claim])
         else:
             known[launch.claim] = row.status
-    until_first_beat = LivenessLimits(min(limits.late_secs, launch_secs), launch_secs)
-    for worker, status in unseen(silent, servers, now=now, limits=until_first_beat).items():
+    first_beat = until_first_beat(limits, launch_secs)
+    for worker, status in unseen(silent, servers, now=now, limits=first_beat).items():
         known[of[worker].claim] = status
     lost_at = {
         worker.node: watch.lost_at.get(worker.node, now)
         for worker in of
         if worker.node not in supervisors
     }
-    if _could_be_back(servers.values(), limits):
+    if could_be_back(servers.values(), limits):
         for worker in of.keys() - unclear:
             claim = of[worker].claim
             is_lost = now - lost_at.get(worker.node, inf) > supervisor_secs
             if known[claim] is Status.UNPROVEN and is_lost:
                 known[claim] = Status.DEAD
-    return LivenessMemory((*found.rows, *found.forgotten), since, lost_at), known
+    all_rows = (*found.rows, *found.forgotten)
+    ends = [row.last_seen + limits.timeout_secs for row in all_rows]
+    ends += [max(each) + launch_secs for each in since.values()]
+    return LivenessMemory(all_rows, since, lost_at, ends), known
 
 
-def _could_be_back(servers: Iterable[ServerHorizon], limits: LivenessLimits) -> bool:
+def horizons(coverage: Mapping[str, Coverage]) -> dict[str, ServerHorizon]:
+    return {
+        name: ServerHorizon(each.is_reachable, each.horizon_secs) for name, each in coverage.items()
+    }
+
+
+def until_first_beat(limits: LivenessLimits, launch_secs: float) -> LivenessLimits:
+    return LivenessLimits(min(limits.late_secs, launch_secs), launch_secs)
+
+
+def could_be_back(servers: Iterable[ServerHorizon], limits: LivenessLimits) -> bool:
     horizons = [
         inf if one.horizon_secs is None else one.horizon_secs for one in servers if one.reachable
     ]
     return min(horizons, default=0.0) > limits.timeout_secs
 
 
-def _first_look(launch: Launch, now: float, epoch: int) -> Since:
-    return Since(now if launch.claim.epoch == epoch else min(launch.started_at, now), now)
-
-
-def _is_of_before(row: WorkerLiveness, launched: float) -> bool:
+def is_of_before(row: WorkerLiveness, launched: float) -> bool:
     # A worker that beats is alive, whatever the clocks say.
     return row.status in (Status.DEAD, Status.COMPLETED) and row.last_seen < launched
 

@@ -7,12 +7,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar
 
 from stormkeeper import paths
 from stormkeeper.conf import Conf
 from stormkeeper.errors import PacemakerError
+from stormkeeper.heartbeats.follower import FollowedHeartbeats, HeartbeatFollower
 from stormkeeper.heartbeats.stores import Heartbeats, HeartbeatStore
 from stormkeeper.state import backends
 from stormkeeper.state.backends import NodeHeartbeats
@@ -60,7 +61,7 @@ class ClusterSnapshot(ClusterRecords):
     The heartbeats are read last, so that assigned workers had time to beat.
     """
 
-    heartbeats: Heartbeats
+    heartbeats: Heartbeats | FollowedHeartbeats
     #: Beginning of the heartbeats' read, by the reader's clock.
     heartbeats_at: float
 
@@ -150,24 +151,33 @@ class StormReads(
         values: bool = False,
         may_lack_heartbeats: bool = False,
         is_synced: bool = False,
+        follower: HeartbeatFollower[Any] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> ClusterSnapshot:
         """Return the records with this session's writes, and then read the heartbeats.
 
-        With `is_synced` the records have every write to the store before the call. If no Pacemaker
-        answers, raises `PacemakerError`, or with `may_lack_heartbeats` returns none; if some
-        answer, `Heartbeats.missing` names the others.
+        With `is_synced` the records have every write to the store before the call. With `follower`
+        only heartbeats that changed are read. If no Pacemaker answers, raises `PacemakerError`, or
+        with `may_lack_heartbeats` returns none; if some answer, `Heartbeats.missing` names the
+        others.
         """
         records = self.view.now() if is_synced else self.view.caught_up()
         ended, claimed = self._newest_names(records)
         began = clock()
+        beats: Heartbeats | FollowedHeartbeats
+        beats = Heartbeats({}, {})
+        if follower is not None:
+            beats = FollowedHeartbeats(follower, {}, follower.clock())
         try:
-            beats = self._heartbeats.read_all(values=values, hurried=may_lack_heartbeats)
+            if isinstance(beats, FollowedHeartbeats):
+                coverage = beats.follower.refresh(hurried=may_lack_heartbeats).coverage
+                beats = replace(beats, coverage=coverage)
+            else:
+                beats = self._heartbeats.read_all(values=values, hurried=may_lack_heartbeats)
         except PacemakerError as error:
             if not may_lack_heartbeats:
                 raise
             log.debug("no heartbeats were read: %s", error)
-            beats = Heartbeats({}, {})
         return ClusterSnapshot(
             **{each.name: getattr(records, each.name) for each in fields(records)}
             | {"ended": {**records.ended, **ended}, "claimed": {**records.claimed, **claimed}},
