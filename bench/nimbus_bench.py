@@ -32,6 +32,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -56,6 +57,8 @@ def main():
     parser.add_argument("--quick", action="store_true", help="short timeouts, a short rest")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a bar fails")
     options = parser.parse_args()
+    # All processes and folders go with a bench that is stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sizes = options.supervisors or SHAPES.get(options.shape, SIZES)
     pace = phases.QUICK if options.quick else phases.FULL
     pythons = {bars.OURS: sys.executable}

@@ -9,6 +9,7 @@ import hashlib
 import json
 import runpy
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,8 +43,9 @@ TOPOLOGIES_PER_SUPERVISOR = 4_332 / 3_000
 EXECUTORS_PER_QUERY = 6
 MEMORY_MB = 64 * 1024
 PACEMAKER_STORE = "org.apache.storm.cluster.PaceMakerStateStorageFactory"
-#: Requests under way at once while all is written.
-BATCH = 1_000
+#: Nodes of a transaction, and transactions under way at once, while all is written.
+BATCH = 200
+MOST_PENDING = 8
 WRITE_SECS = 120
 
 SCRIPT = """
@@ -160,21 +162,31 @@ def kazoo_client(port):
         client.close()
 
 
-class InBatches:
-    """Many writes at once through a client of kazoo's, with a bound."""
+class Creations:
+    """Creates many nodes through a client of kazoo's, many in a transaction."""
 
-    def __init__(self):
-        self._pending = []
+    def __init__(self, client, *, ephemeral=False):
+        self._client = client
+        self._ephemeral = ephemeral
+        self._transaction = client.transaction()
+        self._pending = deque()
 
-    def add(self, result, settled=lambda _: None):
-        self._pending.append((result, settled))
-        if len(self._pending) >= BATCH:
-            self.settle()
+    def add(self, path, data=b""):
+        self._transaction.create(ROOT + path, data, ephemeral=self._ephemeral)
+        if len(self._transaction.operations) >= BATCH:
+            self._commit(MOST_PENDING)
 
     def settle(self):
-        for result, settled in self._pending:
-            settled(result.get(timeout=WRITE_SECS))
-        self._pending = []
+        self._commit(0)
+
+    def _commit(self, most):
+        if self._transaction.operations:
+            self._pending.append(self._transaction.commit_async())
+            self._transaction = self._client.transaction()
+        while len(self._pending) > most:
+            for result in self._pending.popleft().get(timeout=WRITE_SECS):
+                if isinstance(result, Exception):
+                    raise result
 
 
 @dataclass(frozen=True)
@@ -204,10 +216,9 @@ def code(shape, folder):
 def submit_all(client, shape, settings, built, folders: Mapping[NimbusId, Path]):
     """Write all topologies: as submitted, with the blobs in the folder of each Nimbus."""
     defaults = loaded(settings)
-    writes = InBatches()
     for top in (*paths.DIRECTORIES, paths.BLOB_KEY_SEQUENCES):
         client.ensure_path(ROOT + top)
-    born = _count_blobs(client, shape, writes)
+    born, nodes = _count_blobs(client, shape), Creations(client)
     stored = {nimbus: _Blobs(folder) for nimbus, folder in folders.items()}
     components = {one.id: one.parallelism for one in built.description.components}
     for number, storm_id in enumerate(shape.storm_ids):
@@ -223,13 +234,12 @@ def submit_all(client, shape, settings, built, folders: Mapping[NimbusId, Path])
         parts = (built.package, built.topology, encode_conf(checkpoints.conf_of(saved, None)))
         for key, data in zip(keys.of_topology(storm_id), parts, strict=True):
             record = _record(data, born[key])
-            writes.add(client.create_async(ROOT + paths.blob(key), b"\x07"))
+            nodes.add(paths.blob(key), b"\x07")
             for nimbus, blobs in stored.items():
                 blobs.write(key, record, data)
-                path = ROOT + paths.blob_record(key, str(nimbus), 1)
-                writes.add(client.create_async(path, record.encode()))
+                nodes.add(paths.blob_record(key, str(nimbus), 1), record.encode())
         for top in (paths.workerbeats(storm_id), paths.errors(storm_id)):
-            writes.add(client.create_async(ROOT + top, b"\x07"))
+            nodes.add(top, b"\x07")
         base = StormBase(
             name=name,
             status=TopologyStatus.ACTIVE,
@@ -241,23 +251,26 @@ def submit_all(client, shape, settings, built, folders: Mapping[NimbusId, Path])
             leader_epoch=1,
             checkpoints=checkpoints.begun(storm_id, name, saved),
         )
-        writes.add(client.create_async(ROOT + paths.storm(storm_id), serialize(base)))
-    writes.settle()
+        nodes.add(paths.storm(storm_id), serialize(base))
+    nodes.settle()
     for folder in folders.values():
         with BlobStore(folder) as store:
             if len(store.all()) != len(born):
                 raise RuntimeError(f"{folder} has {len(store.all())} blobs of {len(born)}")
 
 
-def _count_blobs(client, shape, writes):
+def _count_blobs(client, shape):
     """Count the first version of each blob; return when each was born."""
-    found = {}
-    for storm_id in shape.storm_ids:
-        for key in keys.of_topology(storm_id):
-            path, number = ROOT + paths.blob_key_sequence(key), (1).to_bytes(4, "big")
-            made = client.create_async(path, number, include_data=True)
-            writes.add(made, lambda made, key=key: found.update({key: made[1].czxid}))
-    writes.settle()
+    found, waiting = {}, [key for each in shape.storm_ids for key in keys.of_topology(each)]
+    while waiting:
+        some, waiting = waiting[:BATCH], waiting[BATCH:]
+        nodes = Creations(client)
+        for key in some:
+            nodes.add(paths.blob_key_sequence(key), (1).to_bytes(4, "big"))
+        nodes.settle()
+        # A transaction has one zxid.
+        zxid = client.exists(ROOT + paths.blob_key_sequence(some[0])).czxid
+        found |= dict.fromkeys(some, zxid)
     return found
 
 
@@ -283,9 +296,8 @@ class _Blobs:
 
 def hold_blobs(client, shape, nimbus):
     """Announce all blobs for a Nimbus, in a session that ends with the client's."""
-    writes = InBatches()
+    nodes = Creations(client, ephemeral=True)
     for storm_id in shape.storm_ids:
         for key in keys.of_topology(storm_id):
-            path = f"{ROOT}{paths.blob_holder(key, str(nimbus), 1)}"
-            writes.add(client.create_async(path, ephemeral=True))
-    writes.settle()
+            nodes.add(paths.blob_holder(key, str(nimbus), 1))
+    nodes.settle()

@@ -187,7 +187,7 @@ def start(it, nimbus, say):
 
 def first_round(it, nimbus, after=0.0):
     """Wait for a leader's first round; return when it began to lead, when it ended, and states."""
-    await_true(lambda: nimbus.led_at(after), "a leader", 120, check=nimbus.check)
+    await_true(lambda: nimbus.led_at(after), "a leader", 240, check=nimbus.check)
     leads = nimbus.led_at(after)
 
     def states():

@@ -357,8 +357,9 @@ class BlobStore:
                 path.unlink()
             else:
                 self._records[key] = record
+        held = {record.sha256 for record in self._records.values()}
         for path in self._data.iterdir():
-            if path.suffix != _PART and not self.has(path.name):
+            if path.suffix != _PART and path.name not in held:
                 path.unlink()
 
     def _is_whole(self, content: Content) -> bool:

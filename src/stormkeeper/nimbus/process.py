@@ -269,9 +269,7 @@ def _run(
         _warn_of_openness(listener, address)
         announce(f"nimbus listening on {address}")
         log.info("this Nimbus is %s", host_port(nimbus_id.host, nimbus_id.port))
-        while not stop.wait(_LOOK_SECS):
-            pass
-        log.info("stopping: %d connections; asked by %s", server.open, stop.asked_by)
+        _wait(stop, server)
         # First, so that another Nimbus leads while this one stops.
         elector.close()
 
@@ -306,6 +304,12 @@ def _observed(conf: Conf, served: Pages) -> Iterator[None]:
     log.info("metrics on http://%s/metrics", address_of(listener))
     with HttpThread(listener, served):
         yield
+
+
+def _wait(stop: StopSignals, server: ThriftServer) -> None:
+    while not stop.wait(_LOOK_SECS):
+        pass
+    log.info("stopping: %d connections; asked by %s", server.open, stop.asked_by)
 
 
 @contextlib.contextmanager

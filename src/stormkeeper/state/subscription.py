@@ -38,7 +38,8 @@ _ROUNDS: Final = 100
 
 _CLOSE_SECS: Final = 5.0
 
-#: Most values read together: what was read before a failure is not read again.
+#: Most nodes read together, in each of three ways: they have to be answered within the deadline of
+#: one request, and what was read before a failure is not read again.
 _READS: Final = 2000
 
 #: Most values of calm subtrees read together, and on average in a second: 2 % of a core.
@@ -178,12 +179,13 @@ class Mirror:
         """Return what to read next, None if all else is known; `restore` the work that failed."""
         if not (self._lists or self._stats or self._values):
             return None
-        values = list(itertools.islice(self._values, _READS))
-        work = Work(list(self._lists), list(self._stats), values)
-        for path in values:
+        queues = (self._lists, self._stats, self._values)
+        work = Work(*(list(itertools.islice(queue, _READS)) for queue in queues))
+        for queue, taken in zip(queues, work, strict=True):
+            for path in taken:
+                del queue[path]
+        for path in work.values:
             self.waiting.pop(path, None)
-            del self._values[path]
-        self._lists, self._stats = {}, {}
         return work
 
     def restore(self, work: Work) -> None:
