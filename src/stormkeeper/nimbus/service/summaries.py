@@ -16,6 +16,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from stormkeeper.errors import CallRefusedError, PacemakerError, StateClosedError
+from stormkeeper.heartbeats.stores import uncollected
 from stormkeeper.nimbus.health import Beat
 from stormkeeper.nimbus.service.context import ServiceContext
 from stormkeeper.nimbus.service.views import (
@@ -355,12 +356,13 @@ class TopologySummaries:
         records, reading = storm.view.caught_up(), Reading(self._context.clock())
         if self._activities is None:
             self._activities = storm.follow_activities()
-        try:
-            at, activities = self._activities.read()
-            reading = reading._replace(at=at, activities=activities)
-        except PacemakerError as error:
-            log.debug("health is shown without heartbeats: %s", error)
-        found = self._advanced(records, reading, {}, self._made)
+        with uncollected():
+            try:
+                at, activities = self._activities.read()
+                reading = reading._replace(at=at, activities=activities)
+            except PacemakerError as error:
+                log.debug("health is shown without heartbeats: %s", error)
+            found = self._advanced(records, reading, {}, self._made)
         errors = self._views.read_errors(each.view for each in found.kept.values())
         if errors:
             found = self._advanced(records, reading, errors, found)
