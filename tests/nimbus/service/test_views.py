@@ -5,6 +5,10 @@ from collections import Counter
 
 import pytest
 
+from stormkeeper.conf import Address
+from stormkeeper.heartbeats.stores import PacemakerHeartbeats
+from stormkeeper.local import reservations
+from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.thrift.records import (
     Assignment,
@@ -123,6 +127,25 @@ def test_a_lists_health_follows_the_heartbeats(nimbus):
     beat = ClusterWorkerHeartbeat(storm_id, {}, 1, 5, queries=[QueryActivity("q")])
     nimbus.storm.set_worker_heartbeat(storm_id, "sup", 6700, beat)
     until(lambda: health().state == "running")
+
+
+def test_a_list_is_shown_without_a_pacemaker(tmp_path):
+    pool = PacemakerPool([Address("127.0.0.1", reservations.reserve())])
+    session = MemoryEnsemble().session()
+    storm = StormClusterState(session, Codec(), heartbeats=PacemakerHeartbeats(pool))
+    with nimbuses(tmp_path, storm) as [nimbus]:
+        activate(nimbus, 0)
+        launch = WorkerLaunch("sup", 6700, LaunchClaim(7, 1), ["q"], 1_699_999_990, 512.0)
+        assignment = Assignment("x", {"sup": "h"}, launches=[launch])
+        nimbus.leader.set_assignment("wc0-0-1700000000", assignment)
+        nimbus.storm.supervisor_heartbeat(
+            "sup", SupervisorInfo(1, "h", used_ports=[6700], slots={})
+        )
+        nimbus.told = {"wc0-0-1700000000": "Fully Scheduled"}
+        [listed] = nimbus.handler.getTopologySummaries()
+        health = listed.decoded().health
+        assert health == nimbus.handler.getTopologySummaryByName("wc0").health
+        assert health.text == "its supervisor says so: no Pacemaker can be read"
 
 
 def test_a_topology_that_crashes_is_told_with_its_error(nimbus):
