@@ -106,9 +106,10 @@ class ClusterStatusTracker:
     def record_action(self, action: Action) -> None:
         name = _ACTION_NAMES.get(type(action))
         if name is not None:
-            actions = Counter(self.status.actions)
-            actions[name] += 1
-            self._replace(actions=actions)
+            with self._lock:
+                actions = Counter(self.status.actions)
+                actions[name] += 1
+                self.status = replace(self.status, actions=actions)
 
     def record_failure(self) -> None:
         self._replace(failures=self.status.failures + 1)

@@ -9,50 +9,37 @@ epoch, and `RoundMemory` has the next counter before a round's first write.
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Final, TypeVar
 
 import stormkeeper
 from stormkeeper import paths
 from stormkeeper.daemon.periodic import PeriodicThread
-from stormkeeper.errors import (
-    ChangedMeanwhileError,
-    NoNodeError,
-    NotLeaderError,
-    PacemakerError,
-    StatusError,
-)
+from stormkeeper.errors import ChangedMeanwhileError, NotLeaderError, PacemakerError
 from stormkeeper.heartbeats.follower import HeartbeatFollower
 from stormkeeper.heartbeats.stores import Heartbeats
-from stormkeeper.nimbus import checkpoints, lifecycle
+from stormkeeper.nimbus.action_writer import ActionWriter
 from stormkeeper.nimbus.cleanup import Cleaner
 from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
-from stormkeeper.nimbus.lifecycle import Command, ConfChanges, Event
+from stormkeeper.nimbus.lifecycle import ConfChanges
 from stormkeeper.nimbus.round import Decision, RoundMemory, Timeouts, decide
 from stormkeeper.nimbus.scheduling.cluster import (
     Cluster,
-    Launch,
-    assignment_record,
-    launches_from_record,
 )
 from stormkeeper.nimbus.scheduling.planning import (
-    Action,
     Assign,
-    FinishRebalance,
     Remove,
-    SetStatus,
 )
-from stormkeeper.nimbus.submitted import CachedTopology, TopologyCache
+from stormkeeper.nimbus.submitted import TopologyCache
 from stormkeeper.state.storm.cluster import ClusterSnapshot, LeaderClusterState, StormClusterState
 from stormkeeper.state.storm.cluster_view import ClusterRecords
 from stormkeeper.state.subscription import Difference
-from stormkeeper.thrift.records import StormBase, SupervisorInfo
+from stormkeeper.thrift.records import SupervisorInfo
 
 log = logging.getLogger(__name__)
 
@@ -177,10 +164,16 @@ class Scheduler:
         rounds.check()
         # Claims count as given even if a write fails; texts hold only after the writes.
         self._memory = replace(decision.memory, texts=self._memory.texts)
-        for action in decision.actions:
-            rounds.check()
-            self._carry_out(action, leader, snapshot, known, now)
-            self._status.record_action(action)
+        ActionWriter(
+            leader,
+            snapshot,
+            known,
+            now=now,
+            check=rounds.check,
+            master_code_dir=self._master_code_dir,
+            on_removed=self._on_removed,
+            on_done=self._status.record_action,
+        ).carry_out(decision.actions)
         rounds.check()
         self._log_texts(decision.memory.texts)
         self._memory = decision.memory
@@ -223,71 +216,6 @@ class Scheduler:
                 snapshot.nimbuses[name].version,
             )
         self._java = found
-
-    def _carry_out(
-        self,
-        action: Action,
-        leader: LeaderClusterState,
-        snapshot: ClusterSnapshot,
-        known: Mapping[str, CachedTopology],
-        now: float,
-    ) -> None:
-        storm_id = action.storm_id
-        match action:
-            case Remove():
-                self._keep_checkpoints(storm_id, leader, snapshot, now)
-                leader.remove_storm(storm_id)
-                log.info("%s: removed", storm_id)
-                base = snapshot.bases.get(storm_id)
-                self._on_removed(storm_id, None if base is None else base.owner)
-            case Assign(launches=launches):
-                was = snapshot.assignments.get(storm_id)
-                hosts = {
-                    **((was.node_host if was is not None else None) or {}),
-                    **{id_: info.hostname for id_, info in snapshot.supervisors.items()},
-                }
-                record = assignment_record(
-                    launches,
-                    known[storm_id].executors,
-                    master_code_dir=self._master_code_dir,
-                    hosts=hosts,
-                    owner=snapshot.bases[storm_id].owner,
-                )
-                leader.set_assignment(storm_id, record, known[storm_id].conf, seen=snapshot)
-                log.info("%s: assigned %s", storm_id, _launches_text(launches, hosts))
-                earlier = () if was is None else launches_from_record(was)
-                _note_checkpoints(
-                    storm_id, leader, snapshot.bases[storm_id], (*earlier, *launches), hosts
-                )
-            case FinishRebalance():
-                command = Command(Event.DO_REBALANCE, int(now * 1000))
-                try:
-                    leader.change_storm(storm_id, lambda base: _after(storm_id, base, command))
-                except NoNodeError:
-                    return
-                log.info("%s: rebalanced", storm_id)
-            case SetStatus():
-                pass  # `decide` returns none of these
-            case _:
-                assert_never(action)
-
-    def _keep_checkpoints(
-        self, storm_id: str, leader: LeaderClusterState, snapshot: ClusterSnapshot, now: float
-    ) -> None:
-        base, assignment = snapshot.bases.get(storm_id), snapshot.assignments.get(storm_id)
-        if base is None or base.checkpoints is None:
-            return
-        launches = () if assignment is None else launches_from_record(assignment)
-        kept = checkpoints.ended(
-            checkpoints.placed(
-                base.checkpoints, launches, None if assignment is None else assignment.node_host
-            ),
-            int(now * 1000),
-            snapshot.supervisors.keys(),
-            purge=lifecycle.is_purged(base),
-        )
-        if kept is not None:
-            leader.set_checkpoints(kept)
 
     def _log_texts(self, texts: Mapping[str, str]) -> None:
         for storm_id, text in () if texts is self._memory.texts else texts.items():
@@ -404,42 +332,6 @@ def _supervisors_to_watch(decision: Decision) -> set[str]:
 
 def _stopped_workers(info: SupervisorInfo | None) -> object:
     return None if info is None else (info.used_ports, info.stopped_workers)
-
-
-def _after(storm_id: str, base: StormBase, command: Command) -> StormBase:
-    try:
-        return lifecycle.after(storm_id, base, command) or base
-    except StatusError:
-        return base
-
-
-def _note_checkpoints(
-    storm_id: str,
-    leader: LeaderClusterState,
-    base: StormBase,
-    launches: Iterable[Launch],
-    hosts: Mapping[str, str],
-) -> None:
-    known = base.checkpoints
-    if known is None or checkpoints.placed(known, launches, hosts) is known:
-        return
-
-    def noted(now: StormBase) -> StormBase:
-        changed = copy.copy(now)
-        changed.checkpoints = checkpoints.placed(now.checkpoints or known, launches, hosts)
-        return changed
-
-    with contextlib.suppress(NoNodeError):  # it is gone
-        leader.change_storm(storm_id, noted)
-
-
-def _launches_text(launches: Iterable[Launch], hosts: Mapping[str, str]) -> str:
-    texts = []
-    for launch in launches:
-        node, port = launch.slot
-        what = "nothing more" if launch.is_released else " ".join(launch.queries)
-        texts.append(f"{hosts.get(node, node)}:{port} runs {what} (claim {launch.claim})")
-    return "; ".join(texts) or "no workers"
 
 
 @dataclass(frozen=True, slots=True)
