@@ -158,9 +158,7 @@ def test_returning_machine_removes_its_part(cluster, master, submit, kill):
         return cluster.clock() + 3600
 
     ups = iter([0.0, 3600.0])
-    retention = CheckpointRetention(
-        master.storm, tuple, kept_secs=3600, clock=later, monotonic=lambda: next(ups)
-    )
+    retention = CheckpointRetention(tuple, kept_secs=3600, clock=later, monotonic=lambda: next(ups))
     for _ in range(2):
         retention.remove_expired(master.leader)
     assert master.storm.checkpoints(storm_id).record.remove_on == [here.id]

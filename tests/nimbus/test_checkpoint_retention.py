@@ -38,9 +38,8 @@ class Clocks:
     def __init__(self, passed=60.0):
         self.passed, self.up = passed, 0.0
 
-    def retention(self, storm, continued=tuple, kept_secs=60.0):
+    def retention(self, continued=tuple, kept_secs=60.0):
         return CheckpointRetention(
-            storm,
             continued,
             kept_secs=kept_secs,
             clock=lambda: SECS + self.passed,
@@ -56,7 +55,7 @@ def removed_on(storm):
 def look(storm, leader, passed=60.0, continued=()):
     """Look twice, with the whole retention in between."""
     clocks = Clocks(passed)
-    one = clocks.retention(storm, lambda: continued)
+    one = clocks.retention(lambda: continued)
     for clocks.up in (0.0, 60.0):
         one.remove_expired(leader)
     return removed_on(storm)
@@ -69,7 +68,7 @@ def test_they_are_kept_until_their_time_is_over(storm, leader):
 
 def test_a_clock_that_is_far_ahead_for_a_while_costs_none(storm, leader):
     clocks = Clocks(passed=1e9)
-    one = clocks.retention(storm)
+    one = clocks.retention()
     one.remove_expired(leader)
     clocks.up = 59.0
     one.remove_expired(leader)
@@ -85,7 +84,7 @@ def test_a_clock_that_is_far_ahead_for_a_while_costs_none(storm, leader):
 
 def test_of_a_long_retention_the_last_hour_is_seen(storm, leader):
     clocks = Clocks(passed=1e6)
-    one = clocks.retention(storm, kept_secs=1e6)
+    one = clocks.retention(kept_secs=1e6)
     one.remove_expired(leader)
     clocks.up = EXPIRY_DOUBT_SECS - 1
     one.remove_expired(leader)
@@ -114,7 +113,7 @@ def test_nothing_is_removed_that_was_gone_on_from_just_now(storm, leader):
         return ()
 
     clocks = Clocks()
-    one = clocks.retention(storm, submitted)
+    one = clocks.retention(submitted)
     for clocks.up in (0.0, 60.0):
         one.remove_expired(leader)
     assert storm.checkpoints(OLD).record.remove_on is None

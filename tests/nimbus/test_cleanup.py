@@ -44,7 +44,7 @@ def leader(storm):
 
 
 def cleaner(storm, kept_secs, clock=lambda: 0.0):
-    retention = CheckpointRetention(storm, tuple, kept_secs=None, clock=clock)
+    retention = CheckpointRetention(tuple, kept_secs=None, clock=clock)
     return Cleaner(
         storm, lambda: [COMING], retention, period_secs=0.01, kept_secs=kept_secs, clock=clock
     )

@@ -75,7 +75,7 @@ class Nimbus:
             clock=lambda: offset + time.monotonic(),
             on_removed=lambda storm_id, owner: self.removed.append((storm_id, owner)),
         )
-        retention = CheckpointRetention(self.storm, tuple, kept_secs=None, clock=time.time)
+        retention = CheckpointRetention(tuple, kept_secs=None, clock=time.time)
         cleaner = Cleaner(
             *(self.storm, tuple, retention), period_secs=HOUR, kept_secs=HOUR, clock=time.monotonic
         )

@@ -34,13 +34,15 @@ class World:
     def __init__(self, seed, mirror=Mirror, kind=Subscription):
         self.store = LaggingEnsemble(random.Random(seed))
         self.clock = 0.0
-        self.subscription = kind(self.store, SUBTREES, clock=lambda: self.clock)
+        self.subscription = kind(self.store, SUBTREES, calm_reads=1, clock=lambda: self.clock)
         self.subscription._mirror = mirror(SUBTREES)
         self.subscription.hurry([HURRIED])
         self.snapshots = []
         #: Calls of `now` that wait: their number, and the log's length.
         self.asked = []
         self.late_answers = 0
+        #: Steps after which values wait.
+        self.waits = 0
         draw = random.Random(seed)
         self.subscription.add_listener(lambda _: self.snapshots.append(self.subscription.snapshot))
         for _ in range(STEPS):
@@ -52,13 +54,14 @@ class World:
         self.store.calm_down()
         for member in range(3):
             self.store.advance(member, len(self.store.log))
-        for _ in range(5):
+        for _ in range(15):
             self.clock += 1.0
             self.step()
 
     def step(self):
         with contextlib.suppress(StateUnavailableError):
             self.subscription._step()
+        self.waits += bool(self.subscription._mirror.waiting)
         self.clock += 0.001
         if self.subscription.age_secs == 0.0:
             answered = [at for number, at in self.asked if number <= self.subscription._answered]
@@ -169,11 +172,13 @@ def test_schedules_have_what_they_should_withstand():
         world = World(seed)
         seen["snapshots"] += len(world.snapshots)
         seen["changes"] += len(world.store.log)
+        seen["waits"] += world.waits
         seen["answers"] += world.subscription._answered
         seen["old answers"] += world.subscription.old_answers
     assert seen["snapshots"] > 100, seen
     assert seen["changes"] > 500, seen
     assert seen["answers"] > 20, seen
+    assert seen["waits"] > 50, seen
 
 
 class NoSync(Subscription):

@@ -222,21 +222,27 @@ class TestCalmSubtree:
 
     def test_changed_values_are_read_in_turn(self, stepped):
         self.change_all()
-        pause = stepped._step()
+        assert stepped._step() == 1.0
         assert self.reads == [f"/calm/{number}" for number in range(100)]
-        self.now += 0.99 * pause
-        stepped._step()
-        assert len(self.reads) == 100
-        while stepped._step() is not None:
-            self.now += 0.5
-        assert len(self.reads) == len(set(self.reads)) == 250
+        for passed in (0.25, 0.25, 0.5, 0.5):
+            # What comes meanwhile waits behind.
+            self.state.set_data("/calm/7", b"third")
+            self.now += passed
+            stepped._step()
+        assert self.reads[100:] == [f"/calm/{number}" for number in range(100, 250)]
+        self.now += 0.01
+        assert stepped._step() is None
+        assert self.reads[250:] == ["/calm/7"]
 
-    def test_value_alone_is_read_at_once(self, stepped):
-        for _ in range(3):
-            self.now += 5.0
-            self.state.set_data("/calm/7", b"second")
+    def test_few_changed_values_do_not_wait(self, stepped):
+        for count in range(1, 300):
+            self.now += 0.02
+            self.state.set_data("/calm/7", str(count).encode())
+            assert not stepped._mirror.waiting
+            with pytest.raises(StateUnavailableError):
+                stepped.caught_up(0.0)
             assert stepped._step() is None
-        assert self.reads == ["/calm/7"] * 3
+            assert len(self.reads) == count
 
     def test_many_changes_of_a_value_are_one(self, stepped):
         self.change_all()

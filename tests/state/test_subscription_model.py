@@ -32,7 +32,7 @@ class Beside(RuleBasedStateMachine):
         self.hurried = []
         #: Found by listeners, whose exceptions are only logged.
         self.faults = []
-        self.subscription = Subscription(self.own, SUBTREES, clock=lambda: self.clock)
+        self.subscription = Subscription(self.own, SUBTREES, calm_reads=2, clock=lambda: self.clock)
         self.subscription.add_listener(self.check_versions)
         self.subscription.add_listener(self.check_changes)
         self.newest, self.known = {}, self.subscription.snapshot

@@ -67,9 +67,7 @@ class Master(NimbusService):
             master_code_dir=str(folder),
             clock=clock,
         )
-        retention = CheckpointRetention(
-            storm, self.submissions.continued, kept_secs=None, clock=clock
-        )
+        retention = CheckpointRetention(self.submissions.continued, kept_secs=None, clock=clock)
         cleaner = Cleaner(
             storm, self.submissions.ids, retention, period_secs=HOUR, kept_secs=HOUR, clock=clock
         )

@@ -104,15 +104,14 @@ class Cleaner:
 EXPIRY_DOUBT_SECS: Final = 3600.0
 
 
-def every_base(storm: StormClusterState, leader: LeaderClusterState) -> dict[str, StormBase]:
+def every_base(leader: LeaderClusterState) -> Mapping[str, StormBase]:
     """Return all topologies' bases; raises `SerializationError` if any is unreadable."""
-    storm.state.sync_path(paths.STORMS)
-    names = leader.active_storms()
-    bases = leader.storm_bases()
-    for storm_id in names:
-        if storm_id not in bases:
-            leader.storm_base(storm_id)  # it is gone by now, or this raises
-    return bases
+    records = leader.view.now()
+    for path in records.unreadable:
+        if paths.parent(path) == paths.STORMS:
+            # It is gone by now, or this raises.
+            leader.storm_base(path.removeprefix(f"{paths.STORMS}/"))
+    return records.bases
 
 
 class CheckpointRetention:
@@ -123,14 +122,12 @@ class CheckpointRetention:
 
     def __init__(
         self,
-        storm: StormClusterState,
         continued: Callable[[], Collection[str]],
         *,
         kept_secs: float | None,
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._storm = storm
         self._continued = continued
         self._kept_secs = kept_secs
         self._clock = clock
@@ -140,7 +137,7 @@ class CheckpointRetention:
     def remove_expired(self, leader: LeaderClusterState) -> None:
         now_ms, supervisors = int(self._clock() * 1000), leader.supervisors()
 
-        def due(record: Checkpoints, bases: dict[str, StormBase]) -> Checkpoints | None:
+        def due(record: Checkpoints, bases: Mapping[str, StormBase]) -> Checkpoints | None:
             return checkpoints.due(record, bases, supervisors, now_ms, self._kept_secs)
 
         over = {id_: each for id_, each in leader.all_checkpoints().items() if due(each, {})}
@@ -151,7 +148,7 @@ class CheckpointRetention:
         found = [each for id_ in ids if (each := leader.checkpoints(id_)) is not None]
         continued = self._continued()
         try:
-            bases = every_base(self._storm, leader)
+            bases = every_base(leader)
         except SerializationError as error:
             log.warning("no checkpoints are removed: %s", error)
             return

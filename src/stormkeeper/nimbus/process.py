@@ -195,9 +195,7 @@ def _run(
         cleaner = Cleaner(
             storm,
             submissions.ids,
-            CheckpointRetention(
-                storm, submissions.continued, kept_secs=timeouts.checkpoints, clock=clock
-            ),
+            CheckpointRetention(submissions.continued, kept_secs=timeouts.checkpoints, clock=clock),
             period_secs=timeouts.monitor,
             kept_secs=timeouts.kept,
             clock=time.monotonic,

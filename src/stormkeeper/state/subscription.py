@@ -5,9 +5,16 @@ again": a late, repeated or merged event costs time and never truth. After a los
 subscription leaves its watches again, makes its server catch up (`sync_path`), and compares the
 versions of all nodes. A session's answers never go back in time, so a snapshot never does.
 
-Changed values of a calm subtree wait: at most a hundred a second are read, the longest waiting
-first. Nodes that come and go, and values at paths given to `hurry`, do not wait, and `now` reads
-all values that wait.
+Of a calm subtree at most a hundred changed values a second are read at once; the others wait, and
+the longest waiting are read first. Nodes that come and go, and values at paths given to `hurry`, do
+not wait, and `now` reads all values that wait.
+
+>>> requests = Subtree(paths.profiler_configs(storm_id), decode=read_request)  # doctest: +SKIP
+>>> with Subscription(storm.state, [requests]) as subscription:  # doctest: +SKIP
+...     subscription.add_listener(on_changes)
+...     nodes = subscription.caught_up().trees[requests.path]
+
+``docs/cluster-state.md`` has the whole example.
 
 `Mirror` decides what to read and has no I/O; `Subscription` reads on a thread of its own.
 """
@@ -16,7 +23,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import threading
 import time
 from collections import deque
@@ -42,7 +48,7 @@ _CLOSE_SECS: Final = 5.0
 #: one request, and what was read before a failure is not read again.
 _READS: Final = 2000
 
-#: Most values of calm subtrees read together, and on average in a second: 2 % of a core.
+#: Most changed values of calm subtrees read in a second: 2 % of a core.
 _CALM_READS: Final = 100
 
 
@@ -108,6 +114,27 @@ def _order(change: Difference) -> tuple[int, int]:
     if change.after is None:
         return (-1, -change.path.count("/"))
     return (max(change.after.stat.created, change.after.stat.modified), change.path.count("/"))
+
+
+class _ReadBudget:
+    """Permits `per_sec` reads a second, and as many at once. Thread-safe."""
+
+    def __init__(self, per_sec: int, clock: Callable[[], float]) -> None:
+        self._per_sec = per_sec
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._left: float = per_sec
+        self._at = clock()
+
+    def take(self, most: int) -> int:
+        """Return the number of permitted reads, at most `most`."""
+        with self._lock:
+            now = self._clock()
+            self._left = min(self._per_sec, self._left + (now - self._at) * self._per_sec)
+            self._at = now
+            taken = min(most, int(self._left))
+            self._left -= taken
+            return taken
 
 
 class Work(NamedTuple):
@@ -323,6 +350,7 @@ class Subscription:
         subtrees: Iterable[Subtree],
         *,
         name: str = "subscription",
+        calm_reads: int = _CALM_READS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
@@ -341,9 +369,10 @@ class Subscription:
         self._taken = 0
         #: Paths below calm subtrees whose values do not wait.
         self._hurried: Collection[str] = frozenset()
-        #: Earliest next read of values that wait; whether the thread wakes for it by itself.
-        self._calm_at = -math.inf
-        self._is_timed = False
+        self._calm_reads = calm_reads
+        self._budget = _ReadBudget(calm_reads, clock)
+        #: Whether values wait, and whether the thread reads them without being woken.
+        self._has_waiting = self._is_timed = False
         self._snapshot = Snapshot()
         self._listeners: list[Listener] = []
         #: Guards the attributes below.
@@ -426,17 +455,18 @@ class Subscription:
         """
         return self._awaited(0, timeout_secs)
 
-    def now(self, timeout_secs: float | None = None) -> Snapshot:
+    def now(self, timeout_secs: float | None = None, *, may_wait: bool = False) -> Snapshot:
         """Return a snapshot with every write to the store before this call; as `caught_up`.
 
-        No value waits.
+        With `may_wait`, values of calm subtrees may wait.
         """
         self._state.sync_path(self._roots[0])
+        if may_wait or not self._calm:
+            return self.caught_up(timeout_secs)
         with self._published:
-            self._asked += bool(self._calm)
+            self._asked += 1
             asked = self._asked
-        if self._calm:
-            self._thread.wake()
+        self._thread.wake()
         return self._awaited(asked, timeout_secs)
 
     def hurry(self, paths: Collection[str]) -> None:
@@ -493,11 +523,12 @@ class Subscription:
         self._thread.wake()
 
     def _may_wait(self, event: EventType, path: str) -> bool:
-        return (
-            event is EventType.NODE_DATA_CHANGED
-            and any(path.startswith(top) for top in self._calm)
-            and path not in self._hurried
-        )
+        is_calm = event is EventType.NODE_DATA_CHANGED and any(map(path.startswith, self._calm))
+        if not is_calm or path in self._hurried:
+            return False
+        if not self._has_waiting:
+            self._has_waiting = not self._budget.take(1)
+        return self._has_waiting
 
     # --- on the subscription's thread
 
@@ -525,21 +556,22 @@ class Subscription:
             if round_ == _ROUNDS:
                 break
         self._publish(taken, asked)
-        self._is_timed = bool(self._mirror.waiting)
+        waiting = min(len(self._mirror.waiting), self._calm_reads)
+        self._is_timed = waiting > 0
         if self._events:
             self._thread.wake()
-        return max(0.0, self._calm_at - self._clock()) if self._is_timed else None
+        else:
+            self._has_waiting = self._is_timed
+        return waiting / self._calm_reads if self._is_timed else None
 
     def _end_waits(self, asked: int) -> None:
-        """Let values wait no more that are hurried, asked for, or due."""
-        mirror, now = self._mirror, self._clock()
+        """Let values wait no more that are hurried, asked for, or the longest waiting."""
+        mirror = self._mirror
         mirror.end_waits(self._hurried)
-        if asked > self._answered:
-            mirror.end_waits(list(mirror.waiting))
-        elif mirror.waiting and now >= self._calm_at:
-            due = list(itertools.islice(mirror.waiting, _CALM_READS))
-            mirror.end_waits(due)
-            self._calm_at = now + len(due) / _CALM_READS
+        most = len(mirror.waiting)
+        if asked == self._answered:
+            most = self._budget.take(most)
+        mirror.end_waits(list(itertools.islice(mirror.waiting, most)))
 
     def _watch_again(self) -> None:
         with self._published:

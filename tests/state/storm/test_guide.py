@@ -133,9 +133,10 @@ def test_the_examples_run_one_after_the_other(zookeeper_settings, tmp_path, monk
         if "storm" in names:
             names["storm"].disconnect()
         before.disconnect()
-    first, assigned, unchanged, ahead, epoch, *executors, refused = shown
+    first, assigned, unchanged, requested, ahead, epoch, *executors, refused = shown
     assert unchanged == "nothing has changed"
     assert executors == ["tasks 1 to 1 on supervisor-1:6700", "tasks 2 to 3 on supervisor-1:6700"]
+    assert requested == "JSTACK_DUMP"
     assert first == "wc-0-1690000000 INACTIVE 0 workers"
     assert (assigned, ahead, epoch) == ("[]", "None", "True")
     assert "does not lead any more" in refused

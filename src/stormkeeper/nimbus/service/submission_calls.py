@@ -158,13 +158,13 @@ class SubmissionCalls(CallGroup):
             return
         with ExitStack() as alone:
             try:
-                bases = every_base(self._context.storm, leader)
+                bases = every_base(leader)
                 id_ = checkpoints.find(wanted, own, leader.all_checkpoints(), bases).folder
                 alone.enter_context(self._context.submissions.continuing(id_))
                 # Again, now that the folder is reserved.
                 origin = leader.checkpoints(id_)
                 records = {} if origin is None else {id_: origin.record}
-                bases = every_base(self._context.storm, leader)
+                bases = every_base(leader)
                 checkpoints.find(wanted, own, records, bases)
             except CheckpointsError as error:
                 raise InvalidTopologyException(str(error)) from error

@@ -2,7 +2,8 @@
 
 A `ClusterView` subscribes to topologies, assignments, supervisors, Nimbuses with their locks, and
 the names of queries' nodes and of blobs' holders. Each version of a record is decoded once, and
-records that did not change are the same objects in all snapshots: nobody may change them.
+records that did not change are the same objects in all snapshots: nobody may change them. For
+records of a single topology, such as profiler requests, make a `Subscription` of your own.
 """
 
 from __future__ import annotations
@@ -128,8 +129,8 @@ class ClusterView:
         return self._records(self.subscription.caught_up(timeout_secs))
 
     def now(self, timeout_secs: float | None = None) -> ClusterRecords:
-        """Return records with all writes to the store before this call."""
-        return self._records(self.subscription.now(timeout_secs))
+        """Return records with all writes before this call; supervisors' values may wait."""
+        return self._records(self.subscription.now(timeout_secs, may_wait=True))
 
     def _on_unreadable(self, path: str, error: SerializationError) -> None:
         self._unreadable += 1
