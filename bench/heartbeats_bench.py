@@ -3,8 +3,9 @@
     python bench/heartbeats_bench.py [--workers 72000] [--bytes 3072] [--readings 30]
 
 The pulses of so many workers lie on one Pacemaker, on three, or on two of three of which the third
-is down; all are read without their values, again and again. Writes bench/results/heartbeats.json:
-the median, the quickest and the slowest reading, in milliseconds, and the CPU of the reader.
+is down; all are read without their values, again and again. On one they are also followed: before a
+reading all of them are sent again, a third, or none. Writes bench/results/heartbeats.json: the
+median, the quickest and the slowest reading, in milliseconds, and the CPU of the reader.
 """
 
 import argparse
@@ -25,6 +26,8 @@ RESULTS = Path(__file__).resolve().parent / "results" / "heartbeats.json"
 #: What is read: how many Pacemakers there are, and how many of them are down.
 PLACES = {"one": (1, 0), "three": (3, 0), "three, one down": (3, 1)}
 WARM_UP = 3
+#: Which workers beat before a reading that follows them: one of so many; 0: none.
+BEATING = {"all changed": 1, "a third changed": 3, "none changed": 0}
 
 
 def main():
@@ -38,6 +41,9 @@ def main():
     for place, (servers, down) in PLACES.items():
         rows.append({"pacemakers": place, **measured(options, servers, down)})
         print(json.dumps(rows[-1]), flush=True)
+    for row in followed(options):
+        rows.append(row)
+        print(json.dumps(row), flush=True)
     RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
 
 
@@ -48,17 +54,7 @@ def measured(options, count, down):
         share = options.workers // len(left)
         for number, server in enumerate(left):
             # Each has workers of its own, so that there is one copy of each pulse.
-            running.load(
-                server,
-                "--no-fill",
-                operation="send",
-                bytes=options.bytes,
-                connections=running.FILLERS,
-                outstanding=16,
-                first_key=number * share,
-                keys_per_connection=share // running.FILLERS,
-                requests=share,
-            )
+            send(server, options, number * share, share)
         for server in servers[count - down :]:
             server.stop()
         pool = PacemakerPool([Address(HOST, server.port) for server in servers])
@@ -67,16 +63,68 @@ def measured(options, count, down):
         return readings_of(reader, options, down)
 
 
+def send(server, options, first, count):
+    running.load(
+        server,
+        "--no-fill",
+        operation="send",
+        bytes=options.bytes,
+        connections=running.FILLERS,
+        outstanding=16,
+        first_key=first,
+        keys_per_connection=count // running.FILLERS,
+        requests=count,
+    )
+
+
+def followed(options):
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(Stormkeeper())
+        send(server, options, 0, options.workers)
+        reader = PacemakerHeartbeats(PacemakerPool([Address(HOST, server.port)]))
+        stack.callback(reader.close)
+        follower = reader.follower()
+        follower.refresh()
+        for what, one_of in BEATING.items():
+            count = options.workers // one_of if one_of else 0
+
+            def beat(count=count):
+                if count:
+                    send(server, options, 0, count)
+
+            def refresh(count=count):
+                changed = follower.refresh().changed
+                if len(changed) != count:
+                    raise RuntimeError(f"{len(changed)} of {count} changes were read")
+
+            yield {
+                "pacemakers": f"one, followed, {what}",
+                **figures_of(*measured_readings(options, refresh, beat), options),
+            }
+
+
 def readings_of(reader, options, down):
+    def read():
+        found = reader.read_all()
+        if (len(found.by_path), len(found.missing)) != (options.workers, down):
+            raise RuntimeError(f"{len(found.by_path)} were read; missing: {found.missing}")
+
+    return figures_of(*measured_readings(options, read), options)
+
+
+def measured_readings(options, read, prepare=lambda: None):
     secs, cpu = [], []
     for number in range(WARM_UP + options.readings):
+        prepare()
         began, used = time.perf_counter(), time.process_time()
-        found = reader.read_all()
+        read()
         if number >= WARM_UP:
             secs.append(time.perf_counter() - began)
             cpu.append(time.process_time() - used)
-        if (len(found.by_path), len(found.missing)) != (options.workers, down):
-            raise RuntimeError(f"{len(found.by_path)} were read; missing: {found.missing}")
+    return secs, cpu
+
+
+def figures_of(secs, cpu, options):
     figures = {"median": statistics.median(secs), "least": min(secs), "most": max(secs)}
     figures["cpu"] = statistics.median(cpu)
     return {

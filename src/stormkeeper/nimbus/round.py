@@ -205,7 +205,8 @@ def _judge(
         "supervisor_secs": timeouts.supervisor,
     }
     if isinstance(heartbeats, FollowedHeartbeats):
-        return judge_followed(watch, snapshot.assignments, supervisors, heartbeats, **times)
+        launched = memory.memo.launches(snapshot)
+        return judge_followed(watch, launched, supervisors, heartbeats, **times)
     launches = all_launches(snapshot, memory.memo)
     watch, found = judge_workers(watch, launches, supervisors, heartbeats, **times)
     return watch, {claim: each for claim, each in found.items() if each is not Status.ALIVE}

@@ -12,7 +12,7 @@ from stormkeeper.heartbeats.follower import FollowedHeartbeats
 from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
 from stormkeeper.nimbus.scheduling import assigned_workers, followed_workers
-from stormkeeper.nimbus.scheduling.cluster import Launch, assignment_record, launches_from_record
+from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.nimbus.scheduling.followed_workers import judge_followed
 from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
 from stormkeeper.paths import Slot
@@ -40,7 +40,7 @@ class History(RuleBasedStateMachine):
         self.pool = StorePool(3, self.clock, limit)
         self.follower = self.pool.follower()
         self.addresses = list(self.pool.clients)
-        self.assignments = {}
+        self.launches = {}
         self.supervisors = {*NODES}
         self.count = 0
         self.whole, self.followed = LivenessMemory(), LivenessMemory()
@@ -50,25 +50,19 @@ class History(RuleBasedStateMachine):
     def launch(self, slot, epoch):
         storm_id, node, port = slot
         self.count += 1
-        record = self.assignments.get(storm_id)
-        there = () if record is None else launches_from_record(record)
-        others = [one for one in there if one.slot != Slot(node, port)]
+        others = [one for one in self.launches.get(storm_id, ()) if one.slot != Slot(node, port)]
         started_at = int(NOW + self.clock.now - 1000.0)
         new = Launch(Slot(node, port), Claim(epoch, self.count), ("q",), started_at)
-        self._assign(storm_id, [*others, new])
+        self.launches[storm_id] = (*others, new)
 
     @rule(storm_id=st.sampled_from("tuv"))
     def remove(self, storm_id):
-        self.assignments.pop(storm_id, None)
+        self.launches.pop(storm_id, None)
 
     @rule(storm_id=st.sampled_from("tuv"))
     def write_again(self, storm_id):
-        if storm_id in self.assignments:
-            self._assign(storm_id, launches_from_record(self.assignments[storm_id]))
-
-    def _assign(self, storm_id, launches):
-        record = assignment_record(launches, (), master_code_dir="/c", hosts={})
-        self.assignments[storm_id] = record
+        if storm_id in self.launches:
+            self.launches[storm_id] = (*list(self.launches[storm_id]),)
 
     @rule(slot=st.sampled_from(SLOTS), server=st.integers(0, 2))
     def beat(self, slot, server):
@@ -110,9 +104,7 @@ class History(RuleBasedStateMachine):
             for path, one in self.follower.items()
         }
         launches = [
-            (storm_id, launch)
-            for storm_id, record in self.assignments.items()
-            for launch in launches_from_record(record)
+            (storm_id, launch) for storm_id, some in self.launches.items() for launch in some
         ]
         self.whole, expected = judge_workers(
             self.whole,
@@ -124,7 +116,7 @@ class History(RuleBasedStateMachine):
         )
         heartbeats = FollowedHeartbeats(self.follower, coverage, self.clock())
         self.followed, statuses = judge_followed(
-            self.followed, dict(self.assignments), self.supervisors, heartbeats, now=now, **TIMES
+            self.followed, dict(self.launches), self.supervisors, heartbeats, now=now, **TIMES
         )
         assert statuses == {
             claim: each for claim, each in expected.items() if each is not Status.ALIVE
@@ -203,8 +195,8 @@ def is_launched_where_one_was(history):
 update = followed_workers.AssignedWorkers.update
 
 
-def takes_any_deletion(workers, assignments, follower, **options):
-    update(workers, assignments, follower, **options)
+def takes_any_deletion(workers, launches, follower, **options):
+    update(workers, launches, follower, **options)
     for path, deletion in follower.deleted_after(0):
         workers.unheard[path] = deletion.last
 

@@ -8,7 +8,6 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.follower import FollowedHeartbeats
 from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
-from stormkeeper.nimbus.scheduling.cluster import assignment_record
 from stormkeeper.nimbus.scheduling.followed_workers import judge_followed
 from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
@@ -81,7 +80,7 @@ class FollowingLeader(ReadingLeader):
     def __init__(self):
         super().__init__()
         self._readings = WholeReadings()
-        self._records = {}
+        self._launches = {}
 
     def _judge(self, secs, of, heartbeats, supervisors):
         self._readings.clock.now, self._readings.found = 1000.0 + secs, heartbeats
@@ -89,11 +88,9 @@ class FollowingLeader(ReadingLeader):
         follower.refresh()
         if follower.is_ageless:
             return super()._judge(secs, of, heartbeats, supervisors)
-        if of not in self._records:
-            self._records[of] = assignment_record([of], (), master_code_dir="/c", hosts={})
         self._watch, found = judge_followed(
             self._watch,
-            {"t": self._records[of]},
+            {"t": self._launches.setdefault(of, (of,))},
             supervisors,
             FollowedHeartbeats(follower, heartbeats.coverage, follower.clock()),
             now=NOW + secs,

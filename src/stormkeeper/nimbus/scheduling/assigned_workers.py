@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from stormkeeper import paths
 from stormkeeper.heartbeats.follower import HeartbeatFollower, Pulse
-from stormkeeper.nimbus.scheduling.cluster import Launch, launches_from_record
+from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.paths import WorkerId
-from stormkeeper.thrift.records import Assignment
 from stormkeeper.topology.plan import Claim
+
+Launches = tuple[Launch, ...]
 
 
 class Since(NamedTuple):
@@ -44,8 +45,9 @@ class AssignedWorkers:
         #: assigned.
         self.unheard: dict[str, Pulse[object] | None] = {}
         self._before = since
-        #: The assignments seen, each with its workers' paths.
-        self._seen: dict[str, tuple[Assignment, list[str]]] = {}
+        #: The launches seen by topology, each with its workers' paths.
+        self._seen: dict[str, tuple[Launches, list[str]]] = {}
+        self._all_seen: Mapping[str, Launches] | None = None
         self._follower: HeartbeatFollower[object] | None = None
         self._deleted_count = 0
 
@@ -54,34 +56,36 @@ class AssignedWorkers:
 
     def update(
         self,
-        assignments: Mapping[str, Assignment],
+        launches: Mapping[str, Launches],
         follower: HeartbeatFollower[object],
         *,
         now: float,
         epoch: int,
     ) -> None:
-        """Take changed assignments, and paths that got or lost their pulse."""
+        """Take launches that are other objects, and paths that got or lost their pulse."""
         if follower is self._follower:
             for path, deletion in follower.deleted_after(self._deleted_count):
                 if path in self.by_path:
                     self.unheard[path] = deletion.last
-            self._take(assignments, now, epoch)
+            self._take(launches, now, epoch)
         else:
             self._follower = follower
-            self._take(assignments, now, epoch)
+            self._take(launches, now, epoch)
             self.unheard = {path: self.unheard.get(path) for path in self.by_path}
         self._deleted_count = follower.deleted_count
         for path in [path for path in self.unheard if path in follower]:
             del self.unheard[path]
 
-    def _take(self, assignments: Mapping[str, Assignment], now: float, epoch: int) -> None:
-        seen = self._seen
+    def _take(self, all_launches: Mapping[str, Launches], now: float, epoch: int) -> None:
+        if all_launches is self._all_seen:
+            return
+        self._all_seen, seen = all_launches, self._seen
         changed = [
             storm_id
-            for storm_id, assignment in assignments.items()
-            if storm_id not in seen or seen[storm_id][0] is not assignment
+            for storm_id, launches in all_launches.items()
+            if (known := seen.get(storm_id)) is None or known[0] is not launches
         ]
-        gone = [storm_id for storm_id in seen if storm_id not in assignments]
+        gone = [storm_id for storm_id in seen if storm_id not in all_launches]
         before, deleted = dict(self._before), dict[str, Pulse[object] | None]()
         self._before = {}
         for storm_id in (*gone, *(each for each in changed if each in seen)):
@@ -94,13 +98,14 @@ class AssignedWorkers:
                 if not self.nodes[node]:
                     del self.nodes[node]
         for storm_id in changed:
-            assignment = assignments[storm_id]
-            launches = () if assignment.launches is None else launches_from_record(assignment)
-            of = {paths.workerbeat(storm_id, *launch.slot): launch for launch in launches}
+            launches = all_launches[storm_id]
+            # The launches of Storm's Nimbus have no queries.
+            ours = (launch for launch in launches if launch.queries)
+            of = {paths.workerbeat(storm_id, *launch.slot): launch for launch in ours}
             for path, launch in of.items():
                 since = before.get(launch.claim) or first_look(launch, now, epoch)
                 worker_id = WorkerId(storm_id, *launch.slot)
                 self.by_path[path] = AssignedWorker(worker_id, launch, since)
                 self.nodes[launch.slot.node] += 1
                 self.unheard[path] = deleted.get(path)
-            seen[storm_id] = assignment, list(of)
+            seen[storm_id] = launches, list(of)

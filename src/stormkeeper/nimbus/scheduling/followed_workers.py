@@ -23,7 +23,7 @@ from stormkeeper.heartbeats.liveness import (
     longest_horizon,
     unseen,
 )
-from stormkeeper.nimbus.scheduling.assigned_workers import AssignedWorkers
+from stormkeeper.nimbus.scheduling.assigned_workers import AssignedWorkers, Launches
 from stormkeeper.nimbus.scheduling.workers import (
     LivenessMemory,
     could_be_back,
@@ -32,13 +32,12 @@ from stormkeeper.nimbus.scheduling.workers import (
     until_first_beat,
 )
 from stormkeeper.paths import WorkerId
-from stormkeeper.thrift.records import Assignment
 from stormkeeper.topology.plan import Claim
 
 
 def judge_followed(
     watch: LivenessMemory,
-    assignments: Mapping[str, Assignment],
+    launches: Mapping[str, Launches],
     supervisors: Collection[str],
     heartbeats: FollowedHeartbeats,
     *,
@@ -50,6 +49,8 @@ def judge_followed(
 ) -> tuple[LivenessMemory, dict[Claim, Status]]:
     """Return the memory for the next look, and the liveness of each worker that is not alive.
 
+    `launches` has those of each topology, the same objects while unchanged.
+
     `now` is the time of `heartbeats.at`; else as `judge_workers`, for pulses with ages.
     """
     follower = heartbeats.follower
@@ -57,7 +58,7 @@ def judge_followed(
     servers = horizons(heartbeats.coverage)
     before = {row.worker: row for row in watch.rows}
     with follower.lock:
-        workers.update(assignments, follower, now=now, epoch=epoch)
+        workers.update(launches, follower, now=now, epoch=epoch)
         look = _Look(workers, heartbeats, servers, limits, now)
         rows = {path: look.row(path, before) for path in look.candidates(before)}
         ends = [row.last_seen + limits.timeout_secs for row in rows.values() if row is not None]
