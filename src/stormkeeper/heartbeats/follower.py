@@ -12,11 +12,13 @@ reports neither ages nor changes, and ZooKeeper are read as a whole.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -236,7 +238,8 @@ class HeartbeatFollower(Generic[V]):
                 self._begun += 1
                 self._outcome = Future()
                 try:
-                    self._outcome.set_result(self._refresh(hurried=hurried))
+                    with uncollected():
+                        self._outcome.set_result(self._refresh(hurried=hurried))
                 except BaseException as error:
                     self._outcome.set_exception(error)
             outcome = self._outcome
@@ -514,6 +517,21 @@ class HeartbeatFollower(Generic[V]):
         for server in self._servers.values():
             if server.left:
                 deque(map(server.left.pop, paths, repeat(None)), maxlen=0)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Suspend Python's garbage collection.
+
+    Cycle searches over 72,000 workers take more than half of a reading of ages.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _receipt(item: tuple[str, Pulse[V]]) -> float:

@@ -7,15 +7,13 @@ long a silence a missing heartbeat proves.
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from stormkeeper import paths
 from stormkeeper.heartbeats.coverage import Coverage, Heartbeats
-from stormkeeper.heartbeats.follower import HeartbeatFollower
+from stormkeeper.heartbeats.follower import HeartbeatFollower, uncollected
 from stormkeeper.pacemaker.client.pool import PacemakerPool, connect
 from stormkeeper.pacemaker.client.server_reads import Heartbeat
 from stormkeeper.paths import WORKERBEATS
@@ -75,21 +73,6 @@ class HeartbeatStore(HeartbeatSender, Protocol):
         ...
 
     def remove(self, path: str) -> None: ...
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Suspend Python's garbage collection.
-
-    Cycle searches over 72,000 workers take more than half of a reading of ages.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class PacemakerHeartbeats:
