@@ -73,7 +73,7 @@ def send(server, options, first, count):
         outstanding=16,
         first_key=first,
         keys_per_connection=count // running.FILLERS,
-        requests=count,
+        requests=count // running.FILLERS,
     )
 
 

@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from stormkeeper.errors import CallRefusedError, PacemakerError, StateClosedError
-from stormkeeper.heartbeats.stores import uncollected
+from stormkeeper.heartbeats.follower import uncollected
 from stormkeeper.nimbus.health import Beat
 from stormkeeper.nimbus.service.context import ServiceContext
 from stormkeeper.nimbus.service.views import (
