@@ -81,9 +81,9 @@ class World:
             for path in all_paths(self.store):
                 if below(path, root) and path != root:
                     node = nodes.get(path)
-                    shown = None if node is None else version(node.stat, root)
+                    shown = version(node and node.stat, path)
                     since = self.store.log[at - 1 :]
-                    if all(version(tree.find(path), root) != shown for tree, _ in since):
+                    if all(version(tree.find(path), path) != shown for tree, _ in since):
                         return True
         return False
 
@@ -112,11 +112,11 @@ class World:
     def goes_back(self, path):
         """Whether no rising positions of the log have what the snapshots show of a node."""
         root = next(root for root in ROOTS if below(path, root))
-        history = [version(tree.find(path), root) for tree, _ in self.store.log]
+        history = [version(tree.find(path), path) for tree, _ in self.store.log]
         at = 0
         for snapshot in self.snapshots:
             node = snapshot.trees[root].get(path)
-            shown = None if node is None else version(node.stat, root)
+            shown = version(node and node.stat, path)
             # Nothing is known before the first comparison of a subtree.
             if shown is None and not snapshot.trees[root]:
                 continue
@@ -132,9 +132,13 @@ def is_of(snapshot, tree):
     for root, nodes in snapshot.trees.items():
         found = {path: node.stat for path, node in nodes.items() if path != root}
         for path, stat in found.items():
+            there = tree.find(path)
             # A value that waits is older than the node's moment.
-            kind = "/names" if root == "/calm" and path != HURRIED else root
-            if version(tree.find(path), kind) != version(stat, kind):
+            if root == "/calm" and path != HURRIED:
+                is_same = there is not None and there.created == stat.created
+            else:
+                is_same = version(there, path) == version(stat, path)
+            if not is_same:
                 return False
         if len(found) != sum(below(path, root) for path in nodes_of(tree)) - 1:
             return False
@@ -155,10 +159,13 @@ def below(path, root):
     return path == root or path.startswith(f"{root}/")
 
 
-def version(node, root):
+def version(node, path):
+    """Return what a subscription tells of a node; None if it is not there."""
     if node is None:
         return None
-    return node.created if root == "/names" else (node.created, node.modified)
+    if not below(path, "/names"):
+        return (node.created, node.modified)
+    return node.created if path.count("/") < 3 else "listed"
 
 
 @pytest.mark.parametrize("seed", range(SEEDS), ids=lambda seed: f"seed-{seed}")

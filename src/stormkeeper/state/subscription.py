@@ -56,7 +56,8 @@ class Subtree(NamedTuple):
     """A node and `depth` levels below.
 
     `decode` takes path and value of each node below the first, once per version; None: only names
-    and metadata are kept. `is_calm`: changed values may wait, as many change often.
+    are kept, of the last level as their parents list them. `is_calm`: changed values may wait, as
+    many change often.
     """
 
     path: str
@@ -64,9 +65,13 @@ class Subtree(NamedTuple):
     decode: Callable[[str, bytes], Any] | None = None
     is_calm: bool = False
 
+    def is_listed(self, level: int) -> bool:
+        """Return whether nodes of a level are known from their parents' lists alone."""
+        return self.decode is None and level == self.depth
+
 
 class Node(NamedTuple):
-    """A node's decoded value and metadata."""
+    """A node's decoded value and metadata; of a name in a list, the parent's metadata."""
 
     value: Any
     stat: NodeStat
@@ -165,10 +170,13 @@ class Mirror:
         self.old_answers = 0
 
     def compare_all(self) -> None:
-        """Read the metadata of all nodes, and then what differs."""
+        """Read the metadata of all nodes but listed ones, and then what differs."""
         self._stats |= dict.fromkeys(self._subtrees)
-        for nodes in self._trees.values():
-            self._stats |= dict.fromkeys(nodes)
+        for root, nodes in self._trees.items():
+            subtree, level = self._subtrees[root], root.count("/")
+            self._stats |= {
+                path: None for path in nodes if not subtree.is_listed(path.count("/") - level)
+            }
 
     def on_event(self, event: EventType, path: str, *, may_wait: bool = False) -> None:
         place = self._place(path)
@@ -184,7 +192,10 @@ class Mirror:
             else:
                 self._values[path] = None
         elif event is not EventType.NODE_DATA_CHANGED:
-            self._stats[path] = None
+            if subtree.is_listed(level):
+                self._lists[paths.parent(path)] = None
+            else:
+                self._stats[path] = None
 
     def on_deletion(self, path: str) -> None:
         """Take a node for deleted, and look for a new one in the list.
@@ -228,9 +239,13 @@ class Mirror:
         known = self._children.get(path, set())
         for gone in known - below:
             self._remove(gone)
-        subtree, _ = self._placed(path)
+        subtree, level = self._placed(path)
         new = dict.fromkeys(sorted(below - known))
-        if subtree.decode is None:
+        if path not in self._trees[subtree.path]:
+            self._stats[path] = None  # nothing is known below an unknown node
+        elif subtree.is_listed(level + 1):
+            self._put_names(subtree, path, new)
+        elif subtree.decode is None:
             self._stats |= new
         else:
             self._values |= new
@@ -307,6 +322,14 @@ class Mirror:
             self._changed.add(subtree.path)
         if level:
             self._children.setdefault(paths.parent(path), set()).add(path)
+
+    def _put_names(self, subtree: Subtree, parent: str, names: Iterable[str]) -> None:
+        nodes = self._trees[subtree.path]
+        for path in names:
+            self._before.setdefault(path, None)
+            nodes[path] = Node(None, nodes[parent].stat)
+            self._children.setdefault(parent, set()).add(path)
+            self._changed.add(subtree.path)
 
     def _remove(self, path: str) -> None:
         subtree, level = self._placed(path)
