@@ -88,6 +88,23 @@ def test_a_nimbus_with_an_empty_disk_catches_up(live):
     assert whole(two, OTHER)
 
 
+def test_only_the_newest_counted_version_is_not_missing(one, two):
+    one.code.upload(WC, code_of(WC))
+    activate(one, WC)
+    [jar, *others] = keys.of_topology(WC)
+    two.code.sync.run_once()
+    assert two.code.sync.missing() == {}
+    update = one.code.uploads.begin_update(jar)
+    one.code.uploads.chunk(update, b"new")
+    one.code.uploads.finish(update)
+    assert two.code.sync.missing()[WC].keys == (jar,)
+    assert one.code.sync.missing() == {}
+    two.code.store.delete(others[0])
+    assert two.code.sync.missing()[WC].keys == (jar, others[0])
+    two.code.sync.run_once()
+    assert two.code.sync.missing() == {}
+
+
 def test_what_can_be_had_now_is_fetched_while_the_caller_waits(live):
     one, two = live.start(1), live.start(2)
     one.code.upload(WC, code_of(WC))

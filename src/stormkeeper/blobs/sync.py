@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
@@ -170,7 +170,7 @@ class BlobSync:
 
     def missing(self) -> dict[str, Missing]:
         """Return the topologies whose code is not completely here, as of now or later."""
-        return sync_plan.missing(self._look())
+        return sync_plan.missing(self._look(is_unsure_only=True))
 
     def fetch(self, timeout_secs: float) -> bool:
         """Wait until a round has tried to fetch everything missing; False after the timeout."""
@@ -229,7 +229,9 @@ class BlobSync:
                 self._rounds.notify_all()
         return plan
 
-    def _look(self, callback: Callback | None = None) -> BlobSnapshot:
+    def _look(
+        self, callback: Callback | None = None, *, is_unsure_only: bool = False
+    ) -> BlobSnapshot:
         # In this order: a topology counts as submitted until active, and its code comes first.
         submitted = tuple(self._submitted())
         self._storm.state.sync_path(paths.STORMS)
@@ -240,7 +242,8 @@ class BlobSync:
             if callback is None:
                 self.wake()
         local = self._store.all()
-        entries = self._storm.blobs(None, callback)
+        wanted = self._unsure(topologies, local) if is_unsure_only else None
+        entries = self._storm.blobs(wanted, callback)
         return BlobSnapshot(
             nimbus=self._nimbus,
             topologies=topologies,
@@ -248,6 +251,19 @@ class BlobSync:
             entries={key: entry for key, entry in entries.items() if keys.is_key(key)},
             submitted=submitted,
         )
+
+    def _unsure(
+        self, topologies: Collection[str], local: Mapping[str, BlobRecord]
+    ) -> tuple[str, ...]:
+        """Return the keys of topologies' code but of those that are here in the counted version.
+
+        Each version is counted before any Nimbus has it, so there is none newer than these.
+        """
+        needed = [key for name in topologies for key in keys.of_topology(name)]
+        self._storm.state.sync_path(paths.BLOB_KEY_SEQUENCES)
+        counts = self._storm.blob_counts(needed)
+        here = {key: (each.version, each.born) for key, each in local.items()}
+        return tuple(key for key in needed if key not in here or here[key] != counts.get(key))
 
     def _announce(self, key: str, record: BlobRecord, *, is_counted: bool) -> None:
         try:

@@ -45,6 +45,7 @@ READS = {
     "topology_profile_requests",
     "blobstore",
     "blobstore_info",
+    "blob_counts",
     "blob_holders",
     "blob_key_sequence",
     "blobs",

@@ -137,13 +137,22 @@ class BlobReads(RecordReader):
             record = self._blob_record(path, node) if held and node is not None else None
             now = _newest(names, version=record.version) if record else []
             entries[key] = BlobEntry(
-                _NUMBER.unpack(counter.data)[0] if len(counter.data) == _NUMBER.size else 0,
+                _counted(counter),
                 counter.stat.created,
                 record,
                 tuple(holder.nimbus for holder in held),
                 tuple(holder.nimbus for holder in now),
             )
         return entries
+
+    def blob_counts(self, keys: Collection[str]) -> dict[str, tuple[int, int]]:
+        """Return the highest version and `BlobRecord.born` of each counted blob, perhaps old."""
+        nodes = self._state.read_many([paths.blob_key_sequence(key) for key in keys])
+        return {
+            key: (_counted(node), node.stat.created)
+            for key, node in zip(keys, nodes, strict=True)
+            if node is not None
+        }
 
     def _blob_record(self, path: str, node: NodeData) -> BlobRecord | None:
         try:
@@ -255,6 +264,11 @@ class BlobWrites(RecordWriter):
     def remove_blob_key_sequence(self, key: str) -> None:
         """Delete a blob's sequence number, if any."""
         self._writer.delete_node(paths.blob_key_sequence(key))
+
+
+def _counted(node: NodeData) -> int:
+    count: int = _NUMBER.unpack(node.data)[0] if len(node.data) == _NUMBER.size else 0
+    return count
 
 
 def _newest(names: Collection[str] | None, version: int | None = None) -> list[BlobHolder]:

@@ -239,9 +239,10 @@ class EnsembleConnection:
                 self._session_name(),
             )
 
-    def deadline(self) -> float:
-        """Return the deadline of a call that starts now (monotonic)."""
-        return time.monotonic() + self._settings.call_timeout_secs
+    def deadline(self, requests: int = 1) -> float:
+        """Return the deadline of a call that starts now (monotonic), with time for each window."""
+        times = 1 + requests // WINDOW
+        return time.monotonic() + times * self._settings.call_timeout_secs
 
     def call(self, request: Request, deadline: float) -> Any:
         """Send one request once connected, and wait for the answer until `deadline`.

@@ -142,7 +142,8 @@ class ZooKeeperState(ClusterState):
     def read_many(
         self, paths: Sequence[str], watch: bool = False, *, watch_absent: bool = True
     ) -> list[NodeData | None]:
-        nodes, deadline = [self._node(path) for path in paths], self._connection.deadline()
+        nodes = [self._node(path) for path in paths]
+        deadline = self._connection.deadline(len(nodes))
         made = self._connection.times_made
         found = self._tree.read_many(
             nodes, deadline, self._watcher(watch), watch_absent=watch_absent
@@ -153,7 +154,8 @@ class ZooKeeperState(ClusterState):
         return [None if one is None else NodeData(one[0], _node_stat(one[1])) for one in found]
 
     def stat_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeStat | None]:
-        nodes, deadline = [self._node(path) for path in paths], self._connection.deadline()
+        nodes = [self._node(path) for path in paths]
+        deadline = self._connection.deadline(len(nodes))
         made = self._connection.times_made
         found = self._tree.stat_many(nodes, deadline, self._watcher(watch))
         for path, stat in zip(paths, found, strict=True):
@@ -161,7 +163,8 @@ class ZooKeeperState(ClusterState):
         return [None if stat is None else _node_stat(stat) for stat in found]
 
     def children_many(self, paths: Sequence[str], watch: bool = False) -> list[list[str] | None]:
-        nodes, deadline = [self._node(path) for path in paths], self._connection.deadline()
+        nodes = [self._node(path) for path in paths]
+        deadline = self._connection.deadline(len(nodes))
         made = self._connection.times_made
         found = self._tree.children_many(nodes, deadline, self._watcher(watch))
         for path, one in zip(paths, found, strict=True):
@@ -175,7 +178,7 @@ class ZooKeeperState(ClusterState):
         names, stat = self._tree.children(node, deadline, self._watcher(watch))
         self._arm(watch, made, WatchKind.CHILDREN, path, stat)
         children = [f"{node.rstrip('/')}/{name}" for name in names]
-        found = self._tree.read_many(children, deadline)
+        found = self._tree.read_many(children, self._connection.deadline(len(children)))
         return {
             name: NodeData(one[0], _node_stat(one[1]))
             for name, one in zip(names, found, strict=True)
