@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from stormkeeper.errors import TableError
+from stormkeeper.history import parquet  # noqa: F401 - here, as several threads need it at once
 from stormkeeper.history.manifest import NAME
 from stormkeeper.history.table_reader import Tables
 
