@@ -225,7 +225,7 @@ def place(it, nimbus, say):
     await_true(
         lambda: it.look(nimbus).get('workers{status="alive"}') == it.shape.workers,
         "all workers alive",
-        60,
+        SETTLE_SECS * 2,
         check=nimbus.check,
     )
     return {

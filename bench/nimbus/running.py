@@ -124,7 +124,7 @@ class Nimbus(Process):
     def page(self, name):
         with contextlib.suppress(OSError):
             url = f"http://{cluster.HOST}:{self._metrics_port}/{name}"
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=30) as answer:
                 return answer.read().decode()
         return ""
 
