@@ -1,12 +1,11 @@
 """Carries out the actions of a round, those of different topologies at the same time.
 
 Each write is a transaction of its own: with the leader's fence, and for an assignment with the
-versions of the records that the plan was made from.
+versions of the records that the plan was made from, and with the machines of the checkpoints.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import logging
 import threading
@@ -126,10 +125,13 @@ class ActionWriter:
                     owner=self._snapshot.bases[storm_id].owner,
                 )
                 self._leader.set_assignment(
-                    storm_id, record, self._known[storm_id].conf, seen=self._snapshot
+                    storm_id,
+                    record,
+                    self._known[storm_id].conf,
+                    seen=self._snapshot,
+                    base=self._with_checkpoints(storm_id, (*earlier, *launches), hosts),
                 )
                 log.info("%s: assigned %s", storm_id, _launches_text(launches, hosts))
-                self._note_checkpoints(storm_id, (*earlier, *launches), hosts)
             case FinishRebalance():
                 command = Command(Event.DO_REBALANCE, int(self._now * 1000))
                 try:
@@ -155,20 +157,18 @@ class ActionWriter:
                 found[node] = host
         return found
 
-    def _note_checkpoints(
+    def _with_checkpoints(
         self, storm_id: str, launches: Iterable[Launch], hosts: Mapping[str, str]
-    ) -> None:
-        known = self._snapshot.bases[storm_id].checkpoints
-        if known is None or checkpoints.placed(known, launches, hosts) is known:
-            return
-
-        def noted(now: StormBase) -> StormBase:
-            changed = copy.copy(now)
-            changed.checkpoints = checkpoints.placed(now.checkpoints or known, launches, hosts)
-            return changed
-
-        with contextlib.suppress(NoNodeError):  # it is gone
-            self._leader.change_storm(storm_id, noted)
+    ) -> StormBase | None:
+        """Return the base with the machines of the launches' checkpoints; None if it says so."""
+        base = self._snapshot.bases[storm_id]
+        known = base.checkpoints
+        noted = None if known is None else checkpoints.placed(known, launches, hosts)
+        if noted is known:
+            return None
+        changed = copy.copy(base)
+        changed.checkpoints = noted
+        return changed
 
     def _keep_checkpoints(self, storm_id: str) -> None:
         base = self._snapshot.bases.get(storm_id)

@@ -44,6 +44,20 @@ def test_other_assignment_refuses_the_assignment(leader, seen):
     assert directory(leader) == "/more"
 
 
+def test_assignment_and_base_are_written_together_or_not(leader, seen):
+    changed = StormBase("wc", TopologyStatus.ACTIVE, 1, owner="changed")
+    leader.set_assignment(ID, Assignment("/one"), seen=seen, base=changed)
+    assert (directory(leader), leader.storm_base(ID).owner) == ("/one", "changed")
+    with pytest.raises(ChangedMeanwhileError):
+        leader.set_assignment(ID, Assignment("/two"), seen=seen, base=changed)
+    then = leader.view.caught_up()
+    leader.set_assignment(ID, Assignment("/other"))
+    again = StormBase("wc", TopologyStatus.ACTIVE, 1, owner="again")
+    with pytest.raises(ChangedMeanwhileError):
+        leader.set_assignment(ID, Assignment("/two"), seen=then, base=again)
+    assert (directory(leader), leader.storm_base(ID).owner) == ("/other", "changed")
+
+
 def test_removed_topology_is_not_assigned(leader, seen):
     leader.remove_storm(ID)
     with pytest.raises(ChangedMeanwhileError):

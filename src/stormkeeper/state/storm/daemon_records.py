@@ -151,14 +151,17 @@ class TopologyWrites(LeaderWriter):
         topology_conf: Mapping[str, Any] | None = None,
         *,
         seen: ClusterRecords | None = None,
+        base: StormBase | None = None,
     ) -> None:
         """Set where a topology runs.
 
         With `seen`, the records that the decision was made from, raises `ChangedMeanwhileError` and
-        writes nothing if the topology's base or assignment has changed.
+        writes nothing if the topology's base or assignment has changed. A new `base` is written in
+        the same transaction; only with `seen`.
         """
-        path, base = paths.assignment(storm_id), paths.storm(storm_id)
+        path, base_path = paths.assignment(storm_id), paths.storm(storm_id)
         if seen is None:
+            assert base is None
             self._put(Assignment, path, assignment, topology_conf)
             return
         data, version = self._encoded(checked(Assignment, assignment)), seen.version(path)
@@ -170,8 +173,14 @@ class TopologyWrites(LeaderWriter):
         )
         if paths.ASSIGNMENTS not in seen.nodes[paths.ASSIGNMENTS]:
             self._writer.mkdirs(paths.ASSIGNMENTS)
+        base_version = seen.version(base_path) or 0
+        beside = (
+            Check(base_path, base_version)
+            if base is None
+            else SetData(base_path, self._encoded(checked(StormBase, base)), base_version)
+        )
         try:
-            self._writer.commit([Check(base, seen.version(base) or 0), write])
+            self._writer.commit([beside, write])
         except TransactionError as error:
             if isinstance(error.reason, BadVersionError | NoNodeError | NodeExistsError):
                 raise ChangedMeanwhileError(
