@@ -250,11 +250,11 @@ def counts(tracker):
 
 
 def planned(cluster):
-    """A cluster as a plan reads it: an uptime counts only until the launch time is over."""
+    """A cluster as a plan reads it: an uptime counts only as more than the launch time or not."""
     return replace(
         cluster,
         supervisors={
-            id_: replace(one, uptime_secs=min(one.uptime_secs, cluster.launch_secs + 1))
+            id_: replace(one, uptime_secs=one.uptime_secs > cluster.launch_secs)
             for id_, one in cluster.supervisors.items()
         },
         topologies=dict(cluster.topologies),

@@ -84,8 +84,8 @@ class ClusterMemo:
     ) -> Mapping[str, Supervisor]:
         """Return the readable supervisors.
 
-        The uptime of a supervisor stays the same while it is more than `launch_secs`: the record
-        changes all the time, and nothing else in it.
+        A supervisor's uptime, which changes all the time, counts only as more than `launch_secs` or
+        not, and stays the same meanwhile.
         """
         known, made = self._supervisors, {}
         for id_, info in snapshot.supervisors.items():
@@ -96,7 +96,7 @@ class ClusterMemo:
                 if (
                     last is not None
                     and last[1] == planned
-                    and min(uptime_secs, last[2].uptime_secs) > launch_secs
+                    and (uptime_secs > launch_secs) == (last[2].uptime_secs > launch_secs)
                     and last[2].refuses == refuses
                     and not last[2].crashes
                     and (info.slots is None) == (last[0].slots is None)

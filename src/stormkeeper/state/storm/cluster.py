@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar
 
@@ -49,6 +49,7 @@ from stormkeeper.state.storm.worker_reports import (
     ReportWrites,
 )
 from stormkeeper.state.watches import Callback, Stream
+from stormkeeper.thrift.records import Assignment
 from stormkeeper.thrift.serialization import Codec
 
 log = logging.getLogger(__name__)
@@ -116,6 +117,8 @@ class StormReads(
         self._streams: Dependents[Stream[Any]] = Dependents()
         self._session_view = session_view
         self._view: ClusterView | None = None
+        #: Assignments, and which have released workers. Replaced as a whole: threads may race.
+        self._released: tuple[Mapping[str, Assignment], list[str]] = ({}, [])
         self._view_lock = threading.Lock()
 
     def watch(self, read: Callable[[Callback], Value]) -> Stream[Value]:
@@ -191,11 +194,15 @@ class StormReads(
         A released worker can claim no checkpoint any more, so a claim that is not there now, after
         the release was seen, will never be.
         """
-        released = [
-            storm_id
-            for storm_id, each in records.assignments.items()
-            if any(launch.released for launch in each.launches or ())
-        ]
+        assignments, released = self._released
+        if assignments is not records.assignments:
+            assignments = records.assignments
+            released = [
+                storm_id
+                for storm_id, each in assignments.items()
+                if any(launch.released for launch in each.launches or ())
+            ]
+            self._released = (assignments, released)
         names = self._state.children_many([paths.workerbeats(each) for each in released])
         return parsed_queries(dict(zip(released, (below or [] for below in names), strict=True)))
 
