@@ -80,6 +80,22 @@ def test_locks_stand_with_the_leaders_first(view, storm, open_storm):
     until(lambda: view.caught_up().locks == (locks[1],))
 
 
+def test_holders_of_blobs_come_and_go(view, storm, open_storm):
+    other = open_storm()
+    assert view.with_holders().holders == {}
+    storm.setup_blob("key", "one:1", 1)
+    other.setup_blob("key", "two:1", 1)
+    until(lambda: len(view.with_holders().holders["key"]) == 2)
+    before = view.with_holders()
+    assert before.holders is view.with_holders().holders
+    other.disconnect()
+    until(lambda: [one.nimbus for one in view.with_holders().holders["key"]] == ["one:1"])
+    assert view.caught_up().bases is before.bases
+    blobs = view._blobs
+    view.close()
+    assert not blobs.is_running
+
+
 def test_leader_has_the_view_of_the_session(storm):
     view = lead(storm).view
     assert view is storm.view

@@ -314,7 +314,7 @@ class TopologySummaries:
     def newest(self, *, idle_secs: float = _IDLE_SECS) -> Summaries:
         """Return the summaries by the newest records; errors are those of the reads."""
         self._refresher.ensure(idle_secs)
-        records = self._context.storm.view.caught_up()
+        records = self._context.storm.view.with_holders()
         with self._lock:
             last = self._made
             assert last is not None
@@ -353,7 +353,7 @@ class TopologySummaries:
     def _refresh(self) -> None:
         # First: a launch that is newer than its pulse has not beaten.
         storm = self._context.storm
-        records, reading = storm.view.caught_up(), Reading(self._context.clock())
+        records, reading = storm.view.with_holders(), Reading(self._context.clock())
         if self._activities is None:
             self._activities = storm.follow_activities()
         with uncollected():

@@ -109,7 +109,7 @@ class ViewReader:
         self, storm_id: str, base: StormBase
     ) -> tuple[View, dict[ReportSlot, ClusterWorkerHeartbeat]]:
         """Read a topology's view, and the heartbeats of its workers."""
-        records = self._context.storm.view.caught_up()
+        records = self._context.storm.view.with_holders()
         texts, now = self._context.sched_status(), self._context.clock()
         found = self._read_heartbeats(storm_id, records.assignments.get(storm_id))
         view = self.view(

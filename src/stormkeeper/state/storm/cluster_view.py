@@ -1,16 +1,19 @@
 """The records of a cluster in memory, in sync with the store: for plans and answers.
 
 A `ClusterView` subscribes to topologies, assignments, supervisors, Nimbuses with their locks, and
-the names of queries' nodes and of blobs' holders. Each version of a record is decoded once, and
-records that did not change are the same objects in all snapshots: nobody may change them. For
-records of a single topology, such as profiler requests, make a `Subscription` of your own.
+the names of queries' nodes. Blobs' holders have a subscription of their own, from the first use on:
+a dying Nimbus takes three of them for each topology along, and no plan waits for these. Each
+version of a record is decoded once, and records that did not change are the same objects in all
+snapshots: nobody may change them. For records of a single topology, such as profiler requests, make
+a `Subscription` of your own.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -34,7 +37,6 @@ _RECORDS: Mapping[str, type] = {
     paths.SUPERVISORS: SupervisorInfo,
     paths.NIMBUSES: NimbusSummary,
 }
-_NAMES = (paths.WORKERBEATS, paths.BLOBSTORE)
 
 Names = Mapping[str, frozenset[str]]
 
@@ -69,7 +71,7 @@ class ClusterRecords:
     ended: Names = field(default_factory=dict)
     #: Queries with a checkpoint that a launch has claimed.
     claimed: Names = field(default_factory=dict)
-    #: By blob key.
+    #: By blob key; only of `ClusterView.with_holders`.
     holders: Mapping[str, tuple[BlobHolder, ...]] = field(default_factory=dict)
     #: The leader's lock, and those of the Nimbuses that wait.
     locks: tuple[Lock, ...] = ()
@@ -94,6 +96,10 @@ class ClusterView:
         #: By subtree, the nodes and what was made of them. Replaced as a whole: threads may race.
         self._made: Mapping[str, tuple[Mapping[str, Node], Any]] = {}
         self._unreadable = 0
+        self._state = state
+        self._lock = threading.Lock()
+        self._blobs: Subscription | None = None
+        self._holders: tuple[Mapping[str, Node], Mapping[str, tuple[BlobHolder, ...]]] = ({}, {})
         # Last: starts a thread.
         self.subscription = Subscription(
             state,
@@ -105,7 +111,7 @@ class ClusterView:
                     )
                     for path in _RECORDS
                 ),
-                *(Subtree(path, 2) for path in _NAMES),
+                Subtree(paths.WORKERBEATS, 2),
                 Subtree(paths.LEADER_LOCK, 1, lambda _path, data: data),
             ],
             name="cluster view",
@@ -118,6 +124,9 @@ class ClusterView:
 
     def close(self) -> None:
         self.subscription.close()
+        with self._lock:
+            if self._blobs is not None:
+                self._blobs.close()
 
     def latest(self) -> ClusterRecords:
         """Return the newest records, whatever their age; waits only for the first."""
@@ -127,6 +136,19 @@ class ClusterView:
     def caught_up(self, timeout_secs: float | None = None) -> ClusterRecords:
         """Return records with all writes of this session; supervisors' values may wait."""
         return self._records(self.subscription.caught_up(timeout_secs))
+
+    def with_holders(self, timeout_secs: float | None = None) -> ClusterRecords:
+        """Return records as `caught_up`, with the holders of blobs."""
+        records = self.caught_up(timeout_secs)
+        with self._lock:
+            if self._blobs is None:
+                subtree = Subtree(paths.BLOBSTORE, 2)
+                self._blobs = Subscription(self._state, [subtree], name="blob holders").start()
+        nodes = self._blobs.caught_up(timeout_secs).trees[paths.BLOBSTORE]
+        known = self._holders
+        if known[0] is not nodes:
+            known = self._holders = (nodes, _holders(paths.BLOBSTORE, nodes))
+        return replace(records, holders=known[1])
 
     def now(self, timeout_secs: float | None = None) -> ClusterRecords:
         """Return records with all writes before this call; supervisors' values may wait."""
@@ -156,7 +178,6 @@ class ClusterView:
             nimbuses=tables[paths.NIMBUSES][0],
             ended=ended,
             claimed=claimed,
-            holders=of(paths.BLOBSTORE, _holders),
             locks=of(paths.LEADER_LOCK, _locks),
             unreadable=frozenset().union(*(unreadable for _, unreadable in tables.values())),
             nodes=trees,
