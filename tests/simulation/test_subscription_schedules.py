@@ -21,7 +21,7 @@ SEEDS = int(os.environ.get("SIMULATION_SEEDS", "100"))
 SUBTREES = (
     Subtree("/a", 2, lambda _path, value: value),
     Subtree("/names", 2),
-    Subtree("/calm", 2, lambda _path, value: value, is_calm=True),
+    Subtree("/calm", 2, lambda _path, value: value, is_busy=True),
 )
 #: Its value does not wait.
 HURRIED = "/calm/x"
@@ -34,7 +34,7 @@ class World:
     def __init__(self, seed, mirror=Mirror, kind=Subscription):
         self.store = LaggingEnsemble(random.Random(seed))
         self.clock = 0.0
-        self.subscription = kind(self.store, SUBTREES, calm_reads=1, clock=lambda: self.clock)
+        self.subscription = kind(self.store, SUBTREES, busy_reads=1, clock=lambda: self.clock)
         self.subscription._mirror = mirror(SUBTREES)
         self.subscription.hurry([HURRIED])
         self.snapshots = []

@@ -210,7 +210,7 @@ class TestCalmSubtree:
         self.now, self.state, self.reads = 0.0, ensemble.session(), []
         for number in range(250):
             self.state.set_data(f"/calm/{number}", b"first")
-        subtree = Subtree("/calm", 1, lambda path, _data: self.reads.append(path), is_calm=True)
+        subtree = Subtree("/calm", 1, lambda path, _data: self.reads.append(path), is_busy=True)
         subscription = Subscription(self.state, [subtree], clock=lambda: self.now)
         subscription._step()
         self.reads.clear()
@@ -287,7 +287,7 @@ def test_reader_of_now_gets_all_values(state, store):
     other = store.open()
     for number in range(150):
         other.set_data(f"/calm/{number}", b"first")
-    subtree = Subtree("/calm", 1, lambda _path, data: data, is_calm=True)
+    subtree = Subtree("/calm", 1, lambda _path, data: data, is_busy=True)
     with Subscription(state, [subtree]) as subscription:
         subscription.caught_up()
         for value in (b"second", b"third"):

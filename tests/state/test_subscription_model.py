@@ -13,7 +13,7 @@ from support.memory_state import MemoryEnsemble
 SUBTREES = (
     Subtree("/a", 2, lambda _path, data: data),
     Subtree("/names", 1),
-    Subtree("/calm", 2, lambda _path, data: data, is_calm=True),
+    Subtree("/calm", 2, lambda _path, data: data, is_busy=True),
 )
 ROOTS = [each.path for each in SUBTREES]
 PATHS = st.builds("{}/{}".format, st.sampled_from(ROOTS), st.sampled_from(["x", "x/p"]))
@@ -32,7 +32,7 @@ class Beside(RuleBasedStateMachine):
         self.hurried = []
         #: Found by listeners, whose exceptions are only logged.
         self.faults = []
-        self.subscription = Subscription(self.own, SUBTREES, calm_reads=2, clock=lambda: self.clock)
+        self.subscription = Subscription(self.own, SUBTREES, busy_reads=2, clock=lambda: self.clock)
         self.subscription.add_listener(self.check_versions)
         self.subscription.add_listener(self.check_changes)
         self.newest, self.known = {}, self.subscription.snapshot

@@ -4,10 +4,10 @@ A server is asked for changes since its `Position`. A pulse keeps its moment of 
 monotonic clock of this process, so a pulse that did not change is never touched. Each server's
 pulses stand in the order of receipt: the silent ones stand first.
 
-A path is known once over all servers, with the newest copy, ranked as in `pool_reads`. What a
-server no longer says stays known: pulses from before its restart, and pulses of a server that does
-not answer, until a newer pulse or a tombstone comes, or they grow too old. A Java Pacemaker, which
-reports neither ages nor changes, and ZooKeeper are read as a whole.
+A path is known once over all servers, with the newest copy, ranked as in `pool_reads`. Pulses from
+before a server's restart, and pulses of a server that does not answer, stay known until a newer
+pulse or a tombstone comes, or they grow too old. What the same instance no longer lists is deleted.
+A Java Pacemaker, which reports neither ages nor changes, and ZooKeeper are read as a whole.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 
-#: For silent pulses: longer than any server without a limit of its own is asked about.
-FORGET_SECS: Final = 86_400.0
+#: A pulse older than a day is forgotten: no timeout of a worker is as long.
+FORGET_PULSE_SECS: Final = 86_400.0
 
 #: For deletions: as long as a server remembers them.
 _DELETED_SECS: Final = 3_600.0
@@ -75,7 +75,7 @@ class Deletion(NamedTuple, Generic[V]):
 
 
 class Refreshed(NamedTuple):
-    """A reading that began at `began`: paths with a new pulse, or without one, and the coverage."""
+    """A reading that began at `began`; the pulses at `changed` are newer, or gone."""
 
     began: float
     changed: set[str]
@@ -84,9 +84,9 @@ class Refreshed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FollowedHeartbeats:
-    """Heartbeats after a reading that began at `at`, or later, by the follower's clock.
+    """A follower's heartbeats, which may be newer than the reading that began at `at`.
 
-    If no server answered, there is no coverage.
+    `at` is by the follower's clock. If no server answered, there is no coverage.
     """
 
     follower: HeartbeatFollower[Any]
@@ -112,7 +112,7 @@ class _Server(Generic[V]):
         #: In the order of receipt.
         self.pulses: dict[str, Pulse[V]] = {}
         self.newest_at = float("-inf")
-        #: When the paths that were last here were first on another server.
+        #: By path that moved to another server: receipt of the pulse that showed the move.
         self.left: dict[str, float] = {}
 
 
@@ -130,7 +130,7 @@ class HeartbeatFollower(Generic[V]):
         path: str,
         decode: Callable[[bytes], V] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        forget_secs: float = FORGET_SECS,
+        forget_secs: float = FORGET_PULSE_SECS,
     ) -> None:
         self.lock = threading.RLock()
         #: Of the last reading.
@@ -189,7 +189,7 @@ class HeartbeatFollower(Generic[V]):
     def silent(self, for_secs: float, at: float) -> Iterator[tuple[str, Pulse[V]]]:
         """Yield the pulses older than `for_secs` at a time of the clock, without those of Java.
 
-        Hold `lock`. Costs as much as there are.
+        Hold `lock`. The time depends on the number of silent pulses alone.
         """
         before = at - for_secs
         for order in self.by_receipt():
@@ -203,7 +203,10 @@ class HeartbeatFollower(Generic[V]):
                     break
 
     def by_receipt(self) -> Iterator[Iterable[tuple[str, Pulse[V]]]]:
-        """Yield each server's pulses, the oldest first, but for a second; hold `lock`."""
+        """Yield each server's pulses, the oldest first; the order is right to a second.
+
+        Hold `lock`.
+        """
         for server in self._servers.values():
             yield server.pulses.items()
 
@@ -393,11 +396,13 @@ class HeartbeatFollower(Generic[V]):
         held = server.pulses
         before = [held.pop(path, None) for path in pulses]
         if None in before:
-            self._fresh.update(path for path in pulses if path not in held)
+            self._fresh.update(
+                path for path, known in zip(pulses, before, strict=True) if known is None
+            )
         held.update(pulses)
         first = next(iter(pulses.values())).received_at or 0.0
         if not is_in_order or first < server.newest_at - _DISORDER_SECS:
-            # A server gave old pulses new revisions, as it forgot deletions.
+            # To forget old deletions, a server gives old pulses new revisions.
             server.pulses = dict(sorted(held.items(), key=_receipt))
         newest = next(reversed(server.pulses.values())).received_at
         server.newest_at = max(server.newest_at, newest or 0.0)

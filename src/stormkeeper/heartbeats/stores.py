@@ -56,7 +56,8 @@ class HeartbeatStore(HeartbeatSender, Protocol):
     ) -> Heartbeats:
         """Return the heartbeats at and below a path, with `values` or only ages.
 
-        `hurried`: ask each Pacemaker once, instead of trying for some seconds.
+        `hurried`: do not try again for some seconds, and not at all if every Pacemaker failed just
+        before.
         """
         ...
 

@@ -1,9 +1,9 @@
 """Elects the leader among Nimbuses, by the queue of locks in the cluster state.
 
 `stormkeeper.nimbus.election` decides. The thread *nimbus election* calls the store, within the
-store's deadlines; *nimbus leadership* calls the Nimbus, which may block: the lease still ends and
-the lock is kept or given up. Any thread may run the state machine, under a mutex: a blocked thread
-does not delay the news of a lost connection.
+store's deadlines; *nimbus leadership* calls the Nimbus, and may block. Meanwhile the other thread
+renews or ends the lease, and gives up the lock if need be. Any thread may run the state machine,
+under a mutex: a blocked thread does not delay the news of a lost connection.
 """
 
 import contextlib

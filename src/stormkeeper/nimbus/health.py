@@ -88,7 +88,7 @@ def workers(
     """Return the health of a topology's workers that have not completed.
 
     `beats` are None if no Pacemaker answered. `ended` are queries that ended for good: a worker is
-    starting until all others run; with None, as for scripts, until one query runs.
+    starting until all others run; with None, for scripts and in lists, until one query runs.
     """
     found = {}
     for launch in (assignment.launches if assignment is not None else None) or ():

@@ -78,7 +78,7 @@ _POLL_SECS: Final = 0.2
 
 _LOOK_SECS: Final = 3600.0
 
-#: Of the thread that reads ahead.
+#: Longest wait for the end of the thread that reads code ahead.
 _END_SECS: Final = 5.0
 
 #: At the end, for calls in progress, and for clients to read the answers.

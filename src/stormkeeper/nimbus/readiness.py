@@ -43,7 +43,7 @@ class Candidate:
     Nimbus begins to lead, and again, with the same epoch, after an interruption that the session
     survives; if it raises, the lock is given back. `deposed` is called at the end of leading, or of
     the connection; then the writes are disconnected. Both are called alternately, on one thread,
-    and may block: other Nimbuses wait at most half a minute.
+    and may block; other Nimbuses wait at most half a minute for `deposed`.
 
     Without `nimbus` the disk is not checked. `disk_fault` returns why the disk takes no files.
     `may_take_over` permits leading topologies of a Java Nimbus (`--take-over`).

@@ -1,9 +1,9 @@
-"""The leader's scheduling thread: reads the cluster, decides by `round`, and writes the actions.
+"""The leader's scheduling thread: reads the cluster, and decides by `round`; `ActionWriter` writes.
 
-A round starts on a watch (a topology, assignment or supervisor comes or goes, or a supervisor
-reports a stopped worker), after a command, and by time. Every write is fenced. After a write with
-unknown outcome the next round syncs first. No claim is given twice: each leadership has its own
-epoch, and `RoundMemory` has the next counter before a round's first write.
+A round starts on a change in the view (a topology, assignment or supervisor comes or goes, or a
+supervisor reports a stopped worker), after a command, and by time. Every write is fenced. After a
+write with unknown outcome the next round syncs first. No claim is given twice: each leadership has
+its own epoch, and `RoundMemory` has the next counter before a round's first write.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
-#: Of `end` for a round; of a call for a leadership about to begin.
+#: Longest wait of `end` for the round in progress.
 _END_SECS: Final = 5.0
+#: Longest wait of a service call for a leadership that is about to begin.
 _BEGIN_SECS: Final = 5.0
 
 #: Between readings of heartbeats that no round needs: at least a second, and so many times the last
@@ -263,7 +264,11 @@ class _Rounds:
         return has_ended
 
     def check(self) -> None:
-        """Raise `NotLeaderError` if the leadership ended: the next may have the same fence."""
+        """Raise `NotLeaderError` if the leadership ended.
+
+        A leadership may be interrupted and go on with the same lock: ZooKeeper would then accept
+        the writes of the old round.
+        """
         if self.thread.is_closing:
             raise NotLeaderError("this leadership ended, and its round with it")
 

@@ -165,8 +165,8 @@ def predecessor(line: Sequence[Lock], lock: Lock) -> Lock | None:
 def verify_fence(state: StateReader, fence: Fence) -> None:
     """Raise `NotLeaderError`, with the reason, unless this session leads by `fence`.
 
-    A write checks only that the node is untouched: the path must be that of the leading lock, and
-    the epoch, which records get, the lock's own.
+    A write does not check the lock's place in the queue, nor the epoch that records get. So this
+    function checks both, once.
     """
     if not isinstance(fence, Fence):
         raise TypeError(f"a leader writes by a Fence, not by a {type(fence).__name__}")

@@ -122,8 +122,9 @@ class EventType(enum.Enum):
     NODE_DELETED = "deleted"
     NODE_DATA_CHANGED = "data changed"
     NODE_CHILDREN_CHANGED = "children changed"
-    #: A new session follows a lost session; the path is ``/``. Comes after ``CONNECTED`` and before
-    #: events that watches missed; uses up no watch.
+    #: For callbacks: a new session follows a lost session; the path is ``/``. Comes after
+    #: ``CONNECTED`` and before events that watches missed; uses up no watch. For `watch_tree`: a
+    #: connection was lost.
     EVENTS_MISSED = "events missed"
 
 

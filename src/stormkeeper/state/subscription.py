@@ -2,16 +2,18 @@
 
 A subscription reads its subtrees once, and then the nodes that events name. An event means "read
 again": a late, repeated or merged event costs time and never truth. After a lost connection the
-subscription leaves its watches again, makes its server catch up (`sync_path`), and compares the
-versions of all nodes. A session's answers never go back in time, so a snapshot never does.
+subscription sets its watches again, makes its server catch up (`sync_path`), and compares the
+versions of all nodes. An answer older than what is known is ignored, so a snapshot never goes back
+in time.
 
-Of a calm subtree at most a hundred changed values a second are read at once; the others wait, and
+Of a busy subtree at most a hundred changed values a second are read at once; the others wait, and
 the longest waiting are read first. Nodes that come and go, and values at paths given to `hurry`, do
 not wait, and `now` reads all values that wait.
 
 >>> requests = Subtree(paths.profiler_configs(storm_id), decode=read_request)  # doctest: +SKIP
->>> with Subscription(storm.state, [requests]) as subscription:  # doctest: +SKIP
-...     subscription.add_listener(on_changes)
+>>> subscription = Subscription(storm.state, [requests])  # doctest: +SKIP
+>>> subscription.add_listener(on_changes)  # before the start: gets the first nodes, too
+>>> with subscription:  # doctest: +SKIP
 ...     nodes = subscription.caught_up().trees[requests.path]
 
 ``docs/cluster-state.md`` has the whole example.
@@ -48,22 +50,22 @@ _CLOSE_SECS: Final = 5.0
 #: one request, and what was read before a failure is not read again.
 _READS: Final = 2000
 
-#: Most changed values of calm subtrees read in a second: 2 % of a core.
-_CALM_READS: Final = 100
+#: Most changed values of busy subtrees read in a second: 2 % of a core.
+_BUSY_READS: Final = 100
 
 
 class Subtree(NamedTuple):
     """A node and `depth` levels below.
 
-    `decode` takes path and value of each node below the first, once per version; None: only names
-    are kept, of the last level as their parents list them. `is_calm`: changed values may wait, as
-    many change often.
+    `decode` takes path and value of each node below the first, once per version, and must not
+    raise: it returns an error as the value. Without `decode` only names are kept; nodes of the last
+    level have their parents' metadata. `is_busy`: many values change often, so they may wait.
     """
 
     path: str
     depth: int = 1
     decode: Callable[[str, bytes], Any] | None = None
-    is_calm: bool = False
+    is_busy: bool = False
 
     def is_listed(self, level: int) -> bool:
         """Return whether nodes of a level are known from their parents' lists alone."""
@@ -88,6 +90,8 @@ class Difference(NamedTuple):
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     """Nodes by path, by subtree; what two snapshots have in common is the same objects.
+
+    A subtree's first node is among its nodes, with the value None.
 
     `revision` rises by one with each snapshot.
     """
@@ -373,13 +377,13 @@ class Subscription:
         subtrees: Iterable[Subtree],
         *,
         name: str = "subscription",
-        calm_reads: int = _CALM_READS,
+        busy_reads: int = _BUSY_READS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
         subtrees = tuple(subtrees)
         self._roots = [each.path for each in subtrees]
-        self._calm = [f"{each.path}/" for each in subtrees if each.is_calm]
+        self._busy = [f"{each.path}/" for each in subtrees if each.is_busy]
         self._mirror = Mirror(subtrees)
         self._clock = clock
         #: Filled by the store's thread, which must not wait.
@@ -390,10 +394,10 @@ class Subscription:
         self._has_missed = True
         self._is_persistent = True
         self._taken = 0
-        #: Paths below calm subtrees whose values do not wait.
+        #: Paths below busy subtrees whose values do not wait.
         self._hurried: Collection[str] = frozenset()
-        self._calm_reads = calm_reads
-        self._budget = _ReadBudget(calm_reads, clock)
+        self._busy_reads = busy_reads
+        self._budget = _ReadBudget(busy_reads, clock)
         #: Whether values wait, and whether the thread reads them without being woken.
         self._has_waiting = self._is_timed = False
         self._snapshot = Snapshot()
@@ -461,7 +465,10 @@ class Subscription:
         self.close()
 
     def add_listener(self, listener: Listener) -> None:
-        """Call `listener` after each new snapshot, on the subscription's thread; must not block."""
+        """Call `listener` after each new snapshot, on the subscription's thread; must not block.
+
+        Added before the start, it gets the first nodes, too.
+        """
         self._listeners.append(listener)
 
     def remove_listener(self, listener: Listener) -> None:
@@ -472,7 +479,7 @@ class Subscription:
     def caught_up(self, timeout_secs: float | None = None) -> Snapshot:
         """Return a snapshot with every change that this session has seen, such as own writes.
 
-        Values of calm subtrees may wait. Raises `StateUnavailableError` if the store does not
+        Values of busy subtrees may wait. Raises `StateUnavailableError` if the store does not
         answer in time, by default a call's, `StateClosedError` after the end of the subscription or
         session.
         """
@@ -481,10 +488,10 @@ class Subscription:
     def now(self, timeout_secs: float | None = None, *, may_wait: bool = False) -> Snapshot:
         """Return a snapshot with every write to the store before this call; as `caught_up`.
 
-        With `may_wait`, values of calm subtrees may wait.
+        With `may_wait`, values of busy subtrees may wait.
         """
         self._state.sync_path(self._roots[0])
-        if may_wait or not self._calm:
+        if may_wait or not self._busy:
             return self.caught_up(timeout_secs)
         with self._published:
             self._asked += 1
@@ -493,7 +500,7 @@ class Subscription:
         return self._awaited(asked, timeout_secs)
 
     def hurry(self, paths: Collection[str]) -> None:
-        """Let the values at `paths`, and no others, not wait in calm subtrees."""
+        """Let the values at `paths`, and no others, not wait in busy subtrees."""
         self._hurried = frozenset(paths)
         self._thread.wake()
 
@@ -514,7 +521,7 @@ class Subscription:
                 raise StateUnavailableError(
                     f"what is known of {', '.join(self._roots)} is {age:.1f} s old, and the store"
                     f" has not answered within {timeout_secs:g} s: check that a majority of the"
-                    " servers runs (storm.zookeeper.servers)"
+                    " servers runs (storm.zookeeper.servers), and the log"
                 )
             return self._snapshot
 
@@ -546,8 +553,8 @@ class Subscription:
         self._thread.wake()
 
     def _may_wait(self, event: EventType, path: str) -> bool:
-        is_calm = event is EventType.NODE_DATA_CHANGED and any(map(path.startswith, self._calm))
-        if not is_calm or path in self._hurried:
+        is_busy = event is EventType.NODE_DATA_CHANGED and any(map(path.startswith, self._busy))
+        if not is_busy or path in self._hurried:
             return False
         if not self._has_waiting:
             self._has_waiting = not self._budget.take(1)
@@ -579,13 +586,13 @@ class Subscription:
             if round_ == _ROUNDS:
                 break
         self._publish(taken, asked)
-        waiting = min(len(self._mirror.waiting), self._calm_reads)
+        waiting = min(len(self._mirror.waiting), self._busy_reads)
         self._is_timed = waiting > 0
         if self._events:
             self._thread.wake()
         else:
             self._has_waiting = self._is_timed
-        return waiting / self._calm_reads if self._is_timed else None
+        return waiting / self._busy_reads if self._is_timed else None
 
     def _end_waits(self, asked: int) -> None:
         """Let values wait no more that are hurried, asked for, or the longest waiting."""

@@ -297,8 +297,8 @@ def refresh():
 
 @pytest.fixture
 def refresher(refresh, monkeypatch):
-    monkeypatch.setattr(summaries, "_PERIOD_SECS", 0.01)
-    monkeypatch.setattr(summaries, "_LONGEST_SECS", 0.02)
+    monkeypatch.setattr(summaries, "_SHORTEST_PAUSE_SECS", 0.01)
+    monkeypatch.setattr(summaries, "_LONGEST_PAUSE_SECS", 0.02)
     refresher = Refresher(refresh, "refreshes of a test")
     yield refresher
     refresh.may_end.set()

@@ -51,7 +51,8 @@ def judge_followed(
 
     `launches` has those of each topology, the same objects while unchanged.
 
-    `now` is the time of `heartbeats.at`; else as `judge_workers`, for pulses with ages.
+    `now` and `heartbeats.at` are the same moment by two clocks; the other arguments are those of
+    `judge_workers`. All pulses must have ages.
     """
     follower = heartbeats.follower
     workers = watch.assigned or AssignedWorkers(watch.since)

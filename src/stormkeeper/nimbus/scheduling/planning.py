@@ -1,7 +1,8 @@
 """The plan: the leader's whole decision about the cluster as read, and the text of the reasons.
 
 Pure: the same cluster, read in any order, gives the same plan. Actions state the desired result, so
-they are idempotent: once all are done, a plan of the same moment is empty.
+they are idempotent: once all are done, a plan of the same moment is empty, but for queries of
+workers just released, which the next round may place.
 
 A topology's ``sched_status`` does not change by time alone, and has Storm's text if Storm has one.
 """

@@ -4,8 +4,8 @@ Liveness has the rules of `stormkeeper.heartbeats.liveness` and two more. Worker
 path, so an older pulse proves nothing about a launch: a worker without its own pulse is judged only
 some time after its launch, and after this Nimbus began to watch. And a machine may die with its
 Pacemaker and workers, so that no server vouches for their silence. Living workers would have moved
-to another Pacemaker. If all answering Pacemakers are silent and the supervisor is lost too, the
-worker is dead; before that, only this Nimbus may be cut off.
+to another Pacemaker. If all Pacemakers that answer could vouch for the silence, and the supervisor
+is lost too, the worker is dead. Earlier, the cause may be that this Nimbus alone is cut off.
 
 - **A worker stays unless proven dead**: pulses take time to return after a Pacemaker's restart, a
   change of leader or a network partition.
@@ -17,8 +17,8 @@ worker is dead; before that, only this Nimbus may be cut off.
   ``<query>-claimed`` before it first takes the checkpoint. So a dead worker without that node is
   released first; if there is still none then, its queries may move.
 - **Storm's own supervisors run nothing of ours**: their machines have no checkpoints.
-- **No query starts while a released worker of its topology may still run**: the supervisor must
-  report that worker stopped, or be gone, and the worker proven dead.
+- **No query starts while a released worker of its topology may still run**: either the supervisor
+  reports that worker stopped, or the supervisor is gone and the worker is proven dead.
 - **A worker stays while one of its queries has not ended**: a worker's set of queries never
   changes.
 """
@@ -235,7 +235,7 @@ class LivenessMemory:
     since: Mapping[Claim, Since] = field(default_factory=dict)
     #: When missing supervisors of workers were first missed.
     lost_at: Mapping[str, float] = field(default_factory=dict)
-    #: When workers are dead, unless they beat before: of those that are the first.
+    #: When the next workers may count as dead; of each server only the first.
     ends: Collection[float] = ()
     #: What `judge_followed` knows of the assignments; updated in place.
     assigned: AssignedWorkers | None = None

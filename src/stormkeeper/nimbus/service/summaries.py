@@ -1,7 +1,7 @@
 """A summary of each topology, in memory and encoded, for the calls that list all topologies.
 
-A call uses the newest records, texts and code. Only heartbeats, health and a crash's error are of
-the last refresh, which repeats while somebody asks: all health in an answer is of one moment.
+A call uses the newest records, texts and code. Heartbeats, crashes' errors, and the moment at which
+health is judged are of the last refresh, which repeats while somebody asks.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from stormkeeper.thrift.writer import Encoded, encode_around
 
 log = logging.getLogger(__name__)
 
-#: Without a call for so long, the refreshes end.
+#: Without a call for so long, the refreshes end after the present pause.
 _IDLE_SECS: Final = 30.0
-#: The pause after a refresh: ten times as long as it took, within these bounds.
-_PERIODS: Final = 10
-_PERIOD_SECS: Final = 1.0
-_LONGEST_SECS: Final = 60.0
+#: The pause after a refresh: so many times as long as it took, within these bounds.
+_PAUSE_FACTOR: Final = 10
+_SHORTEST_PAUSE_SECS: Final = 1.0
+_LONGEST_PAUSE_SECS: Final = 60.0
 #: Longer than the deadlines of a refresh's reads.
 _FIRST_SECS: Final = 60.0
 _CLOSE_SECS: Final = 5.0
@@ -226,7 +226,8 @@ def topology_summary(view: View) -> TopologySummary:
 class Refresher:
     """Repeats `refresh` on a thread while somebody asks. Safe for many threads.
 
-    A failure reaches the calls that wait, and ends the thread; the next call starts another.
+    A failure ends the thread, and the next call starts another; a failure of the first refresh
+    reaches the calls that wait for it.
     """
 
     def __init__(self, refresh: Callable[[], None], name: str) -> None:
@@ -286,8 +287,8 @@ class Refresher:
                 return
             if not first.done():
                 first.set_result(None)
-            pause = max(_PERIOD_SECS, _PERIODS * (time.monotonic() - began))
-            pause = min(pause, _LONGEST_SECS)
+            pause = max(_SHORTEST_PAUSE_SECS, _PAUSE_FACTOR * (time.monotonic() - began))
+            pause = min(pause, _LONGEST_PAUSE_SECS)
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, pause)
                 if self._closed or time.monotonic() > self._until:

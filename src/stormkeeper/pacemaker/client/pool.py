@@ -121,7 +121,7 @@ class PacemakerPool:
 
     @property
     def silent(self) -> frozenset[Address]:
-        """Servers that did not answer or refused the last read."""
+        """Servers that did not answer or refused the last read that another answered."""
         return frozenset(self._missing.failures)
 
     @property

@@ -222,8 +222,8 @@ def ask_all(
 ) -> Outcomes[T]:
     """Put a question to all servers at once, and again while no server answers.
 
-    `deadline` is in seconds, for all tries. With `hurried` there are no retries, and a server that
-    failed just before is not tried.
+    `deadline` is in seconds, for all tries. With `hurried` there are no retries but of a quick
+    failure, and no try at all if every server failed just before.
     """
     clients = list(clients)
     fanout: _Fanout[T] = _Fanout(

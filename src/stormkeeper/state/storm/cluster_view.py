@@ -107,7 +107,7 @@ class ClusterView:
                 *(
                     records_below(path, codec, self._on_unreadable)._replace(
                         # Each supervisor writes its record again every few seconds.
-                        is_calm=path == paths.SUPERVISORS
+                        is_busy=path == paths.SUPERVISORS
                     )
                     for path in _RECORDS
                 ),

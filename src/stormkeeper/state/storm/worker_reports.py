@@ -300,7 +300,7 @@ class ProfileRequestWrites(RecordWriter):
     """Removal of profiling requests, by leader or supervisor."""
 
     def delete_topology_profile_requests(self, storm_id: str, request: ProfileRequest) -> None:
-        """Remove a request."""
+        """Remove one worker's request; the name is Storm's."""
         self._writer.delete_node(_path(storm_id, request))
 
 
