@@ -204,9 +204,9 @@ class NoComparison(Mirror):
 
     was_compared = False
 
-    def compare_all(self):
+    def compare_all(self, **how):
         if not self.was_compared:
-            super().compare_all()
+            super().compare_all(**how)
         self.was_compared = True
 
 

@@ -145,14 +145,6 @@ def test_listener_is_called_after_each_snapshot(subscribed, state):
     assert revisions == sorted(set(revisions))
 
 
-def test_a_reader_waits_for_a_newer_snapshot(subscribed, state):
-    revision = subscribed.caught_up().revision
-    assert subscribed.changed_since(revision, 0.05) is None
-    state.set_data("/a/second", b"2")
-    found = subscribed.changed_since(revision, DEADLINE_SECS)
-    assert values(found)["/a/second"] == b"2"
-
-
 def test_unreadable_value_is_what_decode_makes_of_it(state):
     state.set_data("/a/x", b"\xff")
     subtree = Subtree("/a", 1, lambda path, data: f"{path} has {len(data)} bytes")
@@ -191,6 +183,72 @@ def test_age_counts_from_the_loss_of_the_connection():
         assert subscription.age_secs == 5.0
 
 
+def test_age_counts_from_the_first_unread_change():
+    now = [1000.0]
+    ensemble = MemoryEnsemble(inline=True)
+    state = ensemble.session()
+    state.mkdirs("/a")
+    subscription = Subscription(state, [Subtree("/a")], clock=lambda: now[0])
+    subscription._step()
+    now[0] += 3600
+    state.set_data("/a/new", b"")
+    now[0] += 1
+    state.set_data("/a/newer", b"")
+    assert subscription.age_secs == 1.0
+    subscription._step()
+    assert subscription.age_secs == 0.0
+
+
+def test_readers_learn_that_the_session_ended_during_a_read():
+    state = MemoryEnsemble(inline=True).session()
+    state.mkdirs("/a")
+    subscription = Subscription(state, [Subtree("/a")])
+    subscription._step()
+    state.set_data("/a/new", b"")
+    state.close()
+    subscription._has_missed = False  # as if the session ended between two reads
+    with pytest.raises(StateClosedError):
+        subscription._step()
+    began = time.monotonic()
+    with pytest.raises(StateClosedError):
+        subscription.caught_up(DEADLINE_SECS)
+    assert time.monotonic() - began < DEADLINE_SECS
+
+
+def test_watches_come_back_on_a_server_without_tree_watches():
+    ensemble = MemoryEnsemble(inline=True)
+    state, other = ensemble.session(), ensemble.session()
+    other.mkdirs("/a/below")
+    subscription = Subscription(state, [Subtree("/a", 2)])
+    subscription._step()
+    ensemble.suspend(state)
+    ensemble.has_tree_watches = False
+    ensemble.resume(state)
+    subscription._step()
+    other.set_data("/a/below/new", b"")
+    other.set_data("/a", b"1")
+    other.set_data("/a/newer", b"")
+    for _ in range(3):
+        subscription._step()
+    assert {"/a/below/new", "/a/newer"} <= subscription.snapshot.trees["/a"].keys()
+
+
+def test_first_node_is_seen_again_without_tree_watches():
+    ensemble = MemoryEnsemble(inline=True, has_tree_watches=False)
+    state, other = ensemble.session(), ensemble.session()
+    other.mkdirs("/a/old")
+    subscription = Subscription(state, [Subtree("/a")])
+    subscription._step()
+    other.set_data("/a", b"uses the watch up")
+    subscription._step()
+    other.delete_node("/a")
+    subscription._step()
+    other.mkdirs("/a/new")
+    for _ in range(3):
+        subscription._step()
+    assert "/a/new" in subscription.snapshot.trees["/a"]
+
+
 def test_closed_subscription_refuses(state):
     state.mkdirs("/a")
     subscription = Subscription(state, [Subtree("/a")]).start()
@@ -201,7 +259,7 @@ def test_closed_subscription_refuses(state):
     subscription.close()
 
 
-class TestCalmSubtree:
+class TestBusySubtree:
     """A subscription that is stepped by hand, with a clock that the test moves."""
 
     @pytest.fixture

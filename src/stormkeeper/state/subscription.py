@@ -3,11 +3,10 @@
 A subscription reads its subtrees once, and then the nodes that events name. An event means "read
 again": a late, repeated or merged event costs time and never truth. After a lost connection the
 subscription sets its watches again, makes its server catch up (`sync_path`), and compares the
-versions of all nodes. An answer older than what is known is ignored, so a snapshot never goes back
-in time.
+versions of all nodes, so a snapshot never goes back in time.
 
-Of a busy subtree at most a hundred changed values a second are read at once; the others wait, and
-the longest waiting are read first. Nodes that come and go, and values at paths given to `hurry`, do
+Of a busy subtree at most a hundred changed values a second are read; the others wait, and the
+longest waiting are read first. Nodes that come and go, and values at paths given to `hurry`, do
 not wait, and `now` reads all values that wait.
 
 >>> requests = Subtree(paths.profiler_configs(storm_id), decode=read_request)  # doctest: +SKIP
@@ -57,9 +56,10 @@ _BUSY_READS: Final = 100
 class Subtree(NamedTuple):
     """A node and `depth` levels below.
 
-    `decode` takes path and value of each node below the first, once per version, and must not
-    raise: it returns an error as the value. Without `decode` only names are kept; nodes of the last
-    level have their parents' metadata. `is_busy`: many values change often, so they may wait.
+    `decode` takes path and value of each node below the first, on all levels, once per version, and
+    must not raise: it returns an error as the value. Without `decode` only names are kept; nodes of
+    the last level have their parents' metadata. `is_busy`: many values change often, so they may
+    wait.
     """
 
     path: str
@@ -173,14 +173,18 @@ class Mirror:
         #: Answers older than what is known: the server of a new session lags behind.
         self.old_answers = 0
 
-    def compare_all(self) -> None:
-        """Read the metadata of all nodes but listed ones, and then what differs."""
+    def compare_all(self, *, with_lists: bool = False) -> None:
+        """Read the metadata of all nodes but listed ones, and then what differs.
+
+        `with_lists`: read all lists too, as a watch on children comes with the list.
+        """
         self._stats |= dict.fromkeys(self._subtrees)
         for root, nodes in self._trees.items():
-            subtree, level = self._subtrees[root], root.count("/")
-            self._stats |= {
-                path: None for path in nodes if not subtree.is_listed(path.count("/") - level)
-            }
+            subtree, top = self._subtrees[root], root.count("/")
+            levels = {path: path.count("/") - top for path in nodes}
+            self._stats |= {path: None for path in nodes if not subtree.is_listed(levels[path])}
+            if with_lists:
+                self._lists |= {path: None for path in nodes if levels[path] < subtree.depth}
 
     def on_event(self, event: EventType, path: str, *, may_wait: bool = False) -> None:
         place = self._place(path)
@@ -195,6 +199,9 @@ class Mirror:
                 self.waiting[path] = None
             else:
                 self._values[path] = None
+        elif not level:
+            # Also when its value changed: a watch is used up.
+            self._stats[path] = None
         elif event is not EventType.NODE_DATA_CHANGED:
             if subtree.is_listed(level):
                 self._lists[paths.parent(path)] = None
@@ -386,7 +393,7 @@ class Subscription:
         self._busy = [f"{each.path}/" for each in subtrees if each.is_busy]
         self._mirror = Mirror(subtrees)
         self._clock = clock
-        #: Filled by the store's thread, which must not wait.
+        #: Filled by the store's threads, which must not wait.
         self._events: deque[tuple[EventType, str, bool]] = deque()
         #: Events but those of values that wait.
         self._queued = 0
@@ -448,10 +455,12 @@ class Subscription:
 
     def close(self, timeout_secs: float | None = _CLOSE_SECS) -> bool:
         """End the thread; return whether that was in time. Idempotent."""
+        self._end_reads()
+        has_ended = self._thread.close(timeout_secs)
+        # Last, as the thread may be about to watch.
         for root in self._roots:
             self._state.unwatch_tree(root, self._on_event)
-        self._end_reads()
-        return self._thread.close(timeout_secs)
+        return has_ended
 
     def _end_reads(self) -> None:
         with self._published:
@@ -525,31 +534,25 @@ class Subscription:
                 )
             return self._snapshot
 
-    def changed_since(self, revision: int, timeout_secs: float) -> Snapshot | None:
-        """Wait for a snapshot newer than `revision`; None if none comes in time."""
-        with self._published:
-            self._published.wait_for(
-                lambda: self._closed or self._snapshot.revision > revision, timeout_secs
-            )
-            return self._snapshot if self._snapshot.revision > revision else None
-
     def _is_current(self, queued: int) -> bool:
         return self._is_synced and not self._has_missed and self._included >= queued
 
-    # --- on the store's thread
+    # --- on a thread of the store's
 
     def _on_event(self, event: EventType, path: str) -> None:
-        if event is EventType.EVENTS_MISSED:
-            if self._is_current(self._queued):
-                self._current_at = self._clock()
-            self._has_missed = True
-        elif self._may_wait(event, path):
+        is_missed = event is EventType.EVENTS_MISSED
+        if not is_missed and self._may_wait(event, path):
             self._events.append((event, path, True))
             if self._is_timed:
                 return
         else:
-            self._events.append((event, path, False))
-            self._queued += 1
+            if self._is_current(self._queued):
+                self._current_at = self._clock()
+            if is_missed:
+                self._has_missed = True
+            else:
+                self._events.append((event, path, False))
+                self._queued += 1
         self._thread.wake()
 
     def _may_wait(self, event: EventType, path: str) -> bool:
@@ -563,6 +566,14 @@ class Subscription:
     # --- on the subscription's thread
 
     def _step(self) -> float | None:
+        try:
+            return self._synced()
+        except StateClosedError:
+            self._end_reads()
+            raise
+
+    def _synced(self) -> float | None:
+        """Read and publish what has changed; return the seconds until values that wait are due."""
         # From here on, each event causes a further step.
         self._is_timed = False
         asked = self._asked
@@ -612,12 +623,10 @@ class Subscription:
             self._is_persistent = all(watched)
             # The server of a new session may lag behind the last one's.
             self._state.sync_path(self._roots[0])
-        except BaseException as error:
+        except BaseException:
             self._has_missed = True
-            if isinstance(error, StateClosedError):
-                self._end_reads()
             raise
-        self._mirror.compare_all()
+        self._mirror.compare_all(with_lists=not self._is_persistent)
 
     def _drain(self) -> int:
         """Pass the events to the mirror; return how many came in all."""
