@@ -12,9 +12,10 @@ import pytest
 
 from simulation.lagging_ensemble import ROOTS, LaggingEnsemble
 from stormkeeper.errors import StateUnavailableError
-from stormkeeper.state import subscription
+from stormkeeper.state import subtrees
 from stormkeeper.state.storage import EventType
-from stormkeeper.state.subscription import Mirror, Subscription, Subtree
+from stormkeeper.state.subscription import Subscription
+from stormkeeper.state.subtrees import Mirror, Subtree
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "100"))
 
@@ -294,5 +295,5 @@ def test_planted_fault_is_found(fault):
 
 
 def test_versions_alone_do_not_show_a_new_node(monkeypatch):
-    monkeypatch.setattr(subscription, "_has_same_value", has_same_version)
+    monkeypatch.setattr(subtrees, "_has_same_value", has_same_version)
     assert any(True for seed in range(500) for _ in World(seed).faults())

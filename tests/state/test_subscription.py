@@ -6,7 +6,8 @@ import pytest
 
 from stormkeeper.errors import StateClosedError, StateUnavailableError
 from stormkeeper.state.storage import Create, Delete, EventType, SetData
-from stormkeeper.state.subscription import Snapshot, Subscription, Subtree
+from stormkeeper.state.subscription import Subscription
+from stormkeeper.state.subtrees import Snapshot, Subtree
 from stormkeeper.state.zookeeper.tree import Tree
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.memory_state import MemoryEnsemble

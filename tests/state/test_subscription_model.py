@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from stormkeeper.errors import StateError
-from stormkeeper.state.subscription import Subscription, Subtree, _order
+from stormkeeper.state.subscription import Subscription
+from stormkeeper.state.subtrees import Subtree, change_order
 from support.memory_state import MemoryEnsemble
 
 SUBTREES = (
@@ -105,7 +106,7 @@ class Beside(RuleBasedStateMachine):
         found = self.known.changes_since(before)
         if {one.path: one for one in changes} != {one.path: one for one in found}:
             self.faults.append((changes, found))
-        if list(map(_order, changes)) != list(map(_order, found)):
+        if list(map(change_order, changes)) != list(map(change_order, found)):
             self.faults.append("another order")
 
     def check_versions(self, _changes):

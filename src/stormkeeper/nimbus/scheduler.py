@@ -38,7 +38,7 @@ from stormkeeper.nimbus.scheduling.planning import (
 from stormkeeper.nimbus.submitted import TopologyCache
 from stormkeeper.state.storm.cluster import ClusterSnapshot, LeaderClusterState, StormClusterState
 from stormkeeper.state.storm.cluster_view import ClusterRecords
-from stormkeeper.state.subscription import Difference
+from stormkeeper.state.subtrees import Difference
 from stormkeeper.thrift.records import SupervisorInfo
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,8 @@ from stormkeeper import paths
 from stormkeeper.errors import SerializationError
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.cluster_view import records_below
-from stormkeeper.state.subscription import Difference, Subscription
+from stormkeeper.state.subscription import Subscription
+from stormkeeper.state.subtrees import Difference
 from stormkeeper.supervisor.slot_model import CrashSeries, Restart, SlotAssignment, SlotRecord
 from stormkeeper.thrift.records import Assignment, LaunchClaim, WorkerLaunch
 from stormkeeper.topology.plan import Claim

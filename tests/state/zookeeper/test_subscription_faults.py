@@ -10,7 +10,8 @@ import time
 import pytest
 
 from stormkeeper.errors import StateError
-from stormkeeper.state.subscription import Subscription, Subtree
+from stormkeeper.state.subscription import Subscription
+from stormkeeper.state.subtrees import Subtree
 from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.ensemble import Ensemble

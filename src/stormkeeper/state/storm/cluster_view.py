@@ -23,7 +23,8 @@ from stormkeeper.paths import BlobHolder
 from stormkeeper.state import leader_lock
 from stormkeeper.state.leader_lock import Lock
 from stormkeeper.state.storage import NodeData, StateReader
-from stormkeeper.state.subscription import Node, Snapshot, Subscription, Subtree
+from stormkeeper.state.subscription import Subscription
+from stormkeeper.state.subtrees import Node, Snapshot, Subtree
 from stormkeeper.thrift.records import Assignment, NimbusSummary, StormBase, SupervisorInfo
 from stormkeeper.thrift.serialization import Codec
 
