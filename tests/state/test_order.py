@@ -18,7 +18,7 @@ PREFIX = state.__name__
 #: From the ground up. A name ends in ``*`` where it stands for all that begin with it.
 FLOORS = (
     ("storage",),
-    ("watches", "subscription"),
+    ("watches", "subtrees", "subscription"),
     ("zookeeper.*",),
     ("backends",),
     ("leader_lock", "fenced_writer"),
