@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 from stormkeeper import paths
 from stormkeeper.state.storage import EventType, NodeData, NodeStat
 
-#: Most nodes read together, in each of three ways: they have to be answered within the deadline of
-#: one request, and what was read before a failure is not read again.
+#: Most lists, most looks and most values of one `Work`: the store answers them within the deadline
+#: of one request, and nodes that were read before a failure are not read again.
 _READS: Final = 2000
 
 
@@ -52,11 +52,9 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """Nodes by path, by subtree; what two snapshots have in common is the same objects.
+    """Nodes by path, by subtree; nodes that did not change are the same objects in two snapshots.
 
-    A subtree's first node is among its nodes, with the value None.
-
-    `revision` rises by one with each snapshot.
+    A subtree's first node is among its nodes, with the value None. `revision` rises by one with each snapshot.
     """
 
     revision: int = 0
