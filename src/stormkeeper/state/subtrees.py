@@ -54,7 +54,8 @@ class Difference(NamedTuple):
 class Snapshot:
     """Nodes by path, by subtree; nodes that did not change are the same objects in two snapshots.
 
-    A subtree's first node is among its nodes, with the value None. `revision` rises by one with each snapshot.
+    A subtree's first node is among its nodes, with the value None. `revision` rises by one with
+    each snapshot.
     """
 
     revision: int = 0

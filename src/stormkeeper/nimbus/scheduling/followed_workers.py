@@ -49,8 +49,8 @@ def judge_followed(
 ) -> tuple[LivenessMemory, dict[Claim, Status]]:
     """Return the memory for the next look, and the liveness of each worker that is not alive.
 
-    `launches` are by topology id; unchanged ones must be the same objects as at the last look. `now`
-    and `heartbeats.at` are the same moment by two clocks; the other arguments are those of
+    `launches` are by topology id; unchanged ones must be the same objects as at the last look.
+    `now` and `heartbeats.at` are the same moment by two clocks; the other arguments are those of
     `judge_workers`. All pulses must have ages.
     """
     follower = heartbeats.follower
