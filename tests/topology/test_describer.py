@@ -42,8 +42,8 @@ def test_a_script_without_a_topology_is_not_run(script, tmp_path):
 
 
 def test_a_script_that_starts_nothing_is_refused(script):
-    with pytest.raises(TopologyError, match=r"job\.py only defines functions"):
-        describe(script("def start(frame):\n    frame.writeStream.start()\n"))
+    with pytest.raises(TopologyError, match=r"job\.py .* starts no streaming query"):
+        describe(script("def start(frame):\n    frame.show()\n"))
 
 
 def test_source_fault_is_reported_before_the_run(script):

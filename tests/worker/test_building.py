@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from stormkeeper.conf import defaults
 from stormkeeper.errors import TopologyError, WorkerError
 from stormkeeper.topology import Topology
+from stormkeeper.topology.bolt_source import check_bolts
 from stormkeeper.topology.plan import plan
-from stormkeeper.topology.script_source import check
 from stormkeeper.worker import script as scripts
 from stormkeeper.worker.streaming_queries import build
 
@@ -428,10 +428,10 @@ class TestTheSource:
                 query.stop()
             del DataFrame.written
         if not said:
-            check(script)
+            check_bolts(topology)
             return
         with pytest.raises(TopologyError, match=said) as caught:
-            check(script)
+            check_bolts(topology)
         _, _, found = str(caught.value).partition(": ")
         assert refused.endswith(found)
 

@@ -139,6 +139,67 @@ def test_a_fault_is_said_with_its_place(script, text, error, said):
         describe(script(text))
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "line", "message"),
+    [
+        ("bolt(lines, p", "bolt('liens', p", 11, "the input 'liens' is unknown; is 'lines' meant?"),
+        ("bolt(words,", "bolt(print,", 15, "is no component yet"),
+        ("bolt(lines, p", "bolt([lines], p", 11, "several inputs are several arguments"),
+        ("bolt(lines, p", "bolt(p", 11, "the bolt 'words' reads from nothing"),
+        ("words(lines)", "words()", 11, "1 parameter too few"),
+        ("words(lines)", "words(lines, more)", 11, "nothing to give to its parameter"),
+        ('"out-1"', '"out 1"', 15, "is no id for a bolt"),
+        ('"out-1"', '"words"', 15, "has a bolt 'words' already"),
+        ("parallelism=3", "parallelism=0", 11, "whole number of 1 or more"),
+        ('Topology("word-count"', 'Topology("word count"', 5, "is no name for a topology"),
+        ('format("console")', 'format("console").start()', 17, "started its query itself"),
+        ("return words.writeStream", "words.writeStream", 16, "returned nothing (is a `return`"),
+        (".writeStream", ".where('a').distinct()", 17, "no component reads from the bolt"),
+        ("return lines.", "return lines.writeStream.", 13, "but another bolt reads"),
+    ],
+)
+def test_fault_of_a_topology_has_its_line(script, before, after, line, message):
+    assert WORD_COUNT.count(before) == 1
+    source = WORD_COUNT.replace(before, after)
+    if "another bolt" in message:
+        source = source.replace('.select(F.explode(F.split("value", " ")))', "")
+    if "reads from the bolt" in message:
+        source = source.replace('.format("console")', "")
+    path = script(source)
+    with pytest.raises(TopologyError) as caught:
+        describe(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path}, line {line}: "), text
+    assert message in text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return written(words)",
+        "return words.transform(f) if a else words.writeStream",
+        "words = words.writeStream\n    return words",
+        "yield words",
+        "def inner():\n        nonlocal words\n        words = written(words)\n"
+        "    inner()\n    return words",
+    ],
+)
+def test_bolt_whose_source_tells_nothing_passes(script, body):
+    describe(script(WORD_COUNT.replace('return words.writeStream.format("console")', body)))
+
+
+def test_wrapped_bolt_passes(script):
+    source = WORD_COUNT.replace(
+        "@topology.bolt(words,",
+        "import functools\ndef with_writer(function):\n"
+        "    @functools.wraps(function)\n"
+        "    def wrapper(words):\n        return function(words).writeStream\n"
+        "    return wrapper\n\n@topology.bolt(words,",
+    )
+    source = source.replace("def out", "@with_writer\ndef out")
+    describe(script(source.replace('.writeStream.format("console")', "")))
+
+
 def test_script_without_topology_and_query_is_a_fault(script):
     path = script("from stormkeeper.topology import Topology\ndef later(): Topology('t')\n")
     with pytest.raises(TopologyError, match=r"a job\.py defines no Topology and starts no"):

@@ -14,26 +14,16 @@ import itertools
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stormkeeper.errors import TopologyError
 from stormkeeper.topology import faults
-from stormkeeper.topology.declared_topology import (
-    FaultError,
-    bound,
-    chain,
-    check_described,
-    made_of,
-    mentioned,
-    within,
-)
 
 #: A script imports `Topology` from these.
 MODULES = ("stormkeeper.topology", "stormkeeper.topology.topology")
 
-#: Besides Python's own, packages that neither bring modules from elsewhere nor reach into a
-#: topology that was not passed to them.
+#: Besides Python's own, packages that do not bring modules from elsewhere.
 _KNOWN = frozenset({"py4j", "pyspark", "stormkeeper"})
 
 
@@ -65,14 +55,6 @@ def check(script: Path, py_files: Sequence[Path] = (), *, runs_here: bool = True
             break  # the module may bring others
     for node, fault in _unsupported(tree):
         raise _at(script, node.lineno, fault)
-    called = _names_of_topology(tree)
-    foreign = {node for node in ast.walk(tree) if modules.unknown(node)}
-    try:
-        check_described(tree, called, foreign)
-    except FaultError as error:
-        raise _at(script, error.line, str(error)) from error
-    except RecursionError:
-        return
 
 
 def parsed(source: bytes) -> ast.Module:
@@ -172,24 +154,6 @@ def _imported(tree: ast.Module, package: str) -> Iterator[str]:
                 absolute = importlib.util.resolve_name(base, package)
                 yield absolute
                 yield from (f"{absolute}.{alias.name}" for alias in node.names)
-
-
-def _names_of_topology(tree: ast.Module) -> set[str]:
-    return {name for node in ast.walk(tree) for name in _names_imported(node)}
-
-
-def _names_imported(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            if alias.name in MODULES:
-                yield f"{alias.asname or alias.name}.Topology"
-    elif isinstance(node, ast.ImportFrom) and not node.level:
-        for alias in node.names:
-            name = alias.asname or alias.name
-            if node.module in MODULES and alias.name == "Topology":
-                yield name
-            elif f"{node.module}.{alias.name}" in MODULES:
-                yield f"{name}.Topology"
 
 
 def _unsupported(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
@@ -338,13 +302,6 @@ class Modules:
                 text = None if source is None else source.encode()
                 yield text, package if inner is None else part
 
-    def unknown(self, node: ast.AST) -> bool:
-        if isinstance(node, ast.Import):
-            return not all(self.knows(alias.name) for alias in node.names)
-        if isinstance(node, ast.ImportFrom):
-            return bool(node.level) or not self.knows(node.module or "")
-        return False
-
 
 _STARTS = ("writeStream", "DataStreamWriter")
 
@@ -359,25 +316,6 @@ _DYNAMIC = frozenset(
     | {"getattr", "globals", "locals", "methodcaller", "modules", "vars"}
 )
 _OF_THE_JVM = ("_j", "_gateway", "_sc")
-
-#: Their functions call nothing of the script that is not passed to them.
-_HARMLESS = frozenset(
-    {"collections", "dataclasses", "datetime", "decimal", "enum", "logging", "os", "pathlib"}
-    | {"pyspark", "re", "typing"}
-)
-_HARMLESS_CALLS = frozenset({"dict", "float", "frozenset", "int", "list", "set", "str", "tuple"})
-_HARMLESS_DECORATORS = frozenset({"classmethod", "property", "staticmethod"})
-#: Run only if a class or its object is used explicitly.
-_HARMLESS_METHODS = frozenset(
-    {"__call__", "__enter__", "__eq__", "__exit__", "__hash__", "__init__", "__post_init__"}
-    | {"__repr__", "__str__"}
-)
-_DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-#: May run code of the script without a visible call.
-_RUNNING = (
-    *(ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.AugAssign, ast.Assert),
-    *(ast.Raise, ast.Match, ast.Delete, ast.comprehension),
-)
 
 
 def check_starts(script: Path, py_files: Sequence[Path] = ()) -> None:
@@ -394,12 +332,6 @@ def check_starts(script: Path, py_files: Sequence[Path] = ()) -> None:
         return
     if not any(map(_may_stream, trees)):
         raise TopologyError(faults.starts_nothing(script))
-    harmless = {package for package in _HARMLESS if not modules.brings(package)}
-    if all(_only_defines(tree, harmless) for tree in trees):
-        raise TopologyError(
-            f"{script} only defines functions and classes: nothing starts when it is run. Call at"
-            " its end what starts the streaming query, or submit the script that does"
-        )
 
 
 def _is_harmless(name: str, modules: Modules) -> bool:
@@ -410,54 +342,11 @@ def _is_harmless(name: str, modules: Modules) -> bool:
 
 
 def _may_stream(tree: ast.Module) -> bool:
-    names = mentioned(ast.walk(tree))
-    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    return (
-        not names.isdisjoint({*_STARTS, *_DYNAMIC})
-        or any(name.startswith(_OF_THE_JVM) for name in names)
-        or any(isinstance(text, str) and _STARTS[0] in text for text in texts)
-    )
-
-
-def _only_defines(tree: ast.Module, harmless: Collection[str]) -> bool:
-    parts = [*within(tree.body)]
-    imported = [node for node in parts if isinstance(node, ast.Import | ast.ImportFrom)]
-    theirs = {
-        *bound(alias for node in imported for alias in node.names if _is_of(node, alias, harmless))
-    }
-    defined = [node for node in ast.walk(tree) if isinstance(node, _DEFINING)]
-    brought = {*bound(alias for node in imported for alias in node.names)} - theirs
-    own = made_of({node.name for node in defined} | brought, tree.body)
-    if any(_is_special(node.name) for node in defined) or _STARTS[0] in mentioned(parts):
-        return False
-    for part in parts:
-        if isinstance(part, _RUNNING):
-            return False
-        if isinstance(part, ast.ClassDef) and part.keywords:
-            return False
-        if isinstance(part, _DEFINING) and not all(
-            chain(decorator)[0] in theirs | _HARMLESS_DECORATORS
-            for decorator in part.decorator_list
-        ):
-            return False
-        if isinstance(part, ast.Call) and not (
-            chain(part)[0] in theirs | _HARMLESS_CALLS
-            and own.isdisjoint(mentioned(_given_to(part)))
-        ):
-            return False
-    return True
-
-
-def _is_of(node: ast.Import | ast.ImportFrom, alias: ast.alias, packages: Collection[str]) -> bool:
-    if isinstance(node, ast.Import):
-        return alias.name.partition(".")[0] in packages
-    return not node.level and (node.module or "").partition(".")[0] in packages
-
-
-def _given_to(call: ast.Call) -> Iterator[ast.AST]:
-    for argument in (*call.args, *call.keywords):
-        yield from ast.walk(argument)
-
-
-def _is_special(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__") and name not in _HARMLESS_METHODS
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+                if name in _STARTS or name in _DYNAMIC or name.startswith(_OF_THE_JVM):
+                    return True
+            case ast.Constant(value=str(text)) if _STARTS[0] in text:
+                return True
+    return False

@@ -30,6 +30,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import StormkeeperError, TopologyError, WorkerError
 from stormkeeper.topology import description, faults, script_source
+from stormkeeper.topology.bolt_source import check_bolts
 from stormkeeper.topology.description import Description, ExitCode
 from stormkeeper.topology.topology import Topology, on_declared
 from stormkeeper.worker.failure import readable
@@ -247,9 +248,11 @@ def describe(
     if topology is None:
         raise TopologyError(faults.starts_nothing(script))
     with explained(script):
-        return description.of_topology(
+        described = description.of_topology(
             topology, needs_session=session is not None, session_first=session_first
         )
+    check_bolts(topology)
+    return described
 
 
 def _run_to_describe(

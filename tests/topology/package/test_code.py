@@ -138,7 +138,6 @@ def test_a_module_that_the_script_needs_stays_behind(tmp_path, empty):
 @pytest.mark.parametrize(
     ("source", "line", "said"),
     [
-        (TOPOLOGY, 5, "the input 'liens' is unknown"),
         ("x = (\n", 1, r"'\(' was never closed"),
         ("import sys\nimport not_there_at_all\n", 2, "No module named 'not_there_at_all'"),
     ],
