@@ -10,6 +10,7 @@ from stormkeeper.conf import Address
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats import liveness
 from stormkeeper.pacemaker.client import PacemakerClient
+from support.liveness_steps import step
 from support.messages import rows_of
 from support.waiting import DEADLINE_SECS
 
@@ -117,8 +118,7 @@ class Observer:
                 beats = [beat for found, _ in self._news.values() for beat in found]
                 servers = {server: state for server, (_, state) in self._news.items()}
                 self._news = {server: ([], state) for server, (_, state) in self._news.items()}
-            step = liveness.step(
+            self._rows = step(
                 self._rows, beats, [], servers, now=time.time(), limits=self._limits
-            )
-            self._rows = list(step.rows)
-            self.dead |= {r.worker for r in step.rows if r.status is liveness.Status.DEAD}
+            ).rows
+            self.dead |= {r.worker for r in self._rows if r.status is liveness.Status.DEAD}

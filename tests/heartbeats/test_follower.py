@@ -264,7 +264,7 @@ def test_a_java_pacemaker_is_read_as_a_whole(two):
             follower = PacemakerHeartbeats(pool).follower(number)
             send(two[0], PATHS[2], b"3")
             assert follower.refresh().changed == set(PATHS[:3])
-            assert follower.is_ageless
+            assert follower.ageless == set(PATHS[:2])
             assert follower.get(PATHS[0])[1:] == ("", None, None, 1, 1)
             assert follower.refresh().changed == set()
             java.store = {PATHS[0]: b"5"}

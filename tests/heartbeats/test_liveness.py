@@ -11,10 +11,10 @@ from stormkeeper.heartbeats.liveness import (
     Tombstone,
     WorkerBeat,
     status,
-    step,
     unseen,
 )
 from stormkeeper.paths import WorkerId
+from support.liveness_steps import step
 
 LIMITS = LivenessLimits(late_secs=9, timeout_secs=30, forget_secs=3600)
 W, V = WorkerId("wc-1-17", "node", 6700), WorkerId("wc-1-17", "node", 6701)

@@ -3,7 +3,7 @@ import logging
 import pytest
 
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.stores import Heartbeats
+from stormkeeper.heartbeats.follower import FollowedHeartbeats
 from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
 from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remove
 from support.clusters import NOW, cluster, launch, supervisor, topology
@@ -26,7 +26,8 @@ def look(status, *, unproven=(), coverage=None):
         topology("wc", "q r", launches=workers),
         unproven=unproven,
     )
-    status.record_round(seen, Heartbeats({}, {"a": UP} if coverage is None else coverage), 0.25)
+    heartbeats = FollowedHeartbeats(None, {"a": UP} if coverage is None else coverage, 0.0)
+    status.record_round(seen, heartbeats, 0.25)
 
 
 def said(caplog):

@@ -8,7 +8,6 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.follower import FollowedHeartbeats
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
 from stormkeeper.nimbus.lifecycle import Command, Event, after
@@ -36,9 +35,9 @@ SERVER = "a:6699"
 class Leader:
     """A leader that decides about records, which its actions change."""
 
-    def __init__(self, *, follows=False, epoch=EPOCH):
+    def __init__(self, *, epoch=EPOCH):
         self.epoch = epoch
-        self.readings = WholeReadings() if follows else None
+        self.readings = WholeReadings()
         self.memory = RoundMemory()
         self.bases = {}
         self.assignments = {}
@@ -68,7 +67,7 @@ class Leader:
             assignments=dict(self.assignments),
             supervisors=copy.deepcopy(self.supervisors),
             nimbuses={},
-            heartbeats=self.heartbeats(Heartbeats(beats, coverage), secs + read_secs),
+            heartbeats=self.readings.read(Heartbeats(beats, coverage), secs + read_secs),
             heartbeats_at=NOW + secs + read_secs,
         )
         now = NOW + secs
@@ -85,14 +84,6 @@ class Leader:
         for action in decision.actions:
             self.carry_out(action)
         return decision
-
-    def heartbeats(self, found, secs):
-        if self.readings is None:
-            return found
-        self.readings.clock.now, self.readings.found = 1000.0 + secs, found
-        follower = self.readings.follower
-        follower.refresh()
-        return FollowedHeartbeats(follower, found.coverage, follower.clock())
 
     def carry_out(self, action):
         id_ = action.storm_id
@@ -113,9 +104,9 @@ class Leader:
         return [each.claim.counter for each in self.assignments[storm_id].launches]
 
 
-@pytest.fixture(params=[False, True], ids=["whole", "followed"])
-def leader(request):
-    leader = Leader(follows=request.param)
+@pytest.fixture
+def leader():
+    leader = Leader()
     leader.submit()
     leader.look()
     leader.beats(0.0)

@@ -35,6 +35,7 @@ from stormkeeper.thrift.records import (
 )
 from stormkeeper.topology.description import of_topology
 from support.clusters import EPOCH, NOW
+from support.followed import WholeReadings
 from support.topologies import make
 
 TIMES = Timeouts(monitor=10.0, launch=120.0, limits=LivenessLimits(9.0, 30.0), kept=300.0)
@@ -69,7 +70,8 @@ class History:
         self.bases, self.assignments, self.supervisors = {}, {}, {}
         self.ended, self.claimed, self.ages = {}, {}, {}
         self.unreadable = frozenset()
-        self.secs = 0.0
+        self.secs, self.looks = 0.0, 0
+        self.readings = WholeReadings()
         self.submitted = 0
         self.cache = TopologyCache(self.code, conf)
 
@@ -185,7 +187,10 @@ class History:
         def readable(path_of, records):
             return {id_: one for id_, one in records.items() if path_of(id_) not in self.unreadable}
 
-        beats = {path: Heartbeat(SERVER, age, 1, 1, None) for path, age in self.ages.items()}
+        self.looks += 1
+        beats = {
+            path: Heartbeat(SERVER, age, 1, self.looks, None) for path, age in self.ages.items()
+        }
         coverage = {SERVER: Coverage(NOW, position=Position("i", 1), horizon_secs=1e6)}
         return ClusterSnapshot(
             bases=readable(paths.storm, self.bases),
@@ -195,7 +200,7 @@ class History:
             ended=dict(self.ended),
             claimed=dict(self.claimed),
             unreadable=self.unreadable,
-            heartbeats=Heartbeats(beats, coverage),
+            heartbeats=self.readings.read(Heartbeats(beats, coverage), self.secs),
             heartbeats_at=NOW + self.secs,
         )
 
@@ -215,7 +220,10 @@ class History:
         snapshot, texts = self.snapshot(), self.memory.texts
         known = self.cache.topologies(snapshot, texts)
         assert known == TopologyCache(self.code, self.conf).topologies(snapshot, texts)
-        watch = copy.deepcopy(self.memory.watch)
+        assigned = copy.copy(self.memory.watch.assigned)
+        for name, value in vars(assigned).items():
+            setattr(assigned, name, copy.copy(value) if isinstance(value, dict) else value)
+        watch = replace(self.memory.watch, assigned=assigned)
         anew = replace(self.memory, watch=watch, memo=ClusterMemo())
         expected = self.decide(snapshot, anew, known)
         found = self.decide(snapshot, self.memory, known)

@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper.conf import load
 from stormkeeper.errors import BlobStorageError
-from stormkeeper.heartbeats.stores import Heartbeats
+from stormkeeper.heartbeats.follower import FollowedHeartbeats
 from stormkeeper.nimbus.submitted import ReadAhead, Submitted, TopologyCache
 from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.thrift.nimbus import StormTopology
@@ -48,7 +48,7 @@ def there(*storm_ids, **ended):
         supervisors={},
         nimbuses={},
         ended=ended,
-        heartbeats=Heartbeats({}, {}),
+        heartbeats=FollowedHeartbeats(None, {}, 0.0),
         heartbeats_at=0.0,
     )
 

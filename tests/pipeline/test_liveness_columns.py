@@ -4,10 +4,10 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stormkeeper.heartbeats import liveness
 from stormkeeper.heartbeats.liveness import (
     LivenessLimits,
     ServerHorizon,
+    Status,
     Tombstone,
     WorkerBeat,
     WorkerLiveness,
@@ -16,6 +16,7 @@ from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import liveness_columns, rows
 from stormkeeper.pipeline.liveness_columns import WORKERS, rows_of, step
 from stormkeeper.pipeline.rows import TYPED
+from support import liveness_steps
 
 LIMITS = LivenessLimits(late_secs=9, timeout_secs=30, forget_secs=100, timeouts={"own-2-17": 60.0})
 NOW = 1_772_366_400.0
@@ -145,7 +146,7 @@ def test_both_forms_of_the_rules_find_the_same(history):
         known, taken, remembered = step(
             known, remembered, columns(news), columns(buried), read, now=now, limits=LIMITS
         )
-        expected = liveness.step(
+        expected = liveness_steps.step(
             [*one_by_one, *forgotten], news, buried, read, now=now, limits=LIMITS
         )
         one_by_one, forgotten = sorted(expected.rows), expected.forgotten
@@ -175,6 +176,6 @@ def test_hardly_any_worker_is_judged_one_by_one(monkeypatch):
 
 
 def test_a_row_comes_back_as_it_was():
-    row = WorkerLiveness(ONE, "a:1", "x", 5, NOW, 1.0, liveness.Status.LATE, 3, 7, "e", "b:1", NOW)
+    row = WorkerLiveness(ONE, "a:1", "x", 5, NOW, 1.0, Status.LATE, 3, 7, "e", "b:1", NOW)
     values = {**row.worker._asdict(), **dict(list(row._asdict().items())[1:])}
     assert list(rows_of(pa.Table.from_pylist([values], schema=WORKERS))) == [row]

@@ -4,25 +4,31 @@ from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError
 from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.follower import HeartbeatFollower
+from stormkeeper.heartbeats.follower import FollowedHeartbeats, HeartbeatFollower
 from stormkeeper.heartbeats.stores import Heartbeats
+from stormkeeper.nimbus.scheduling.followed_workers import beat_facts
 from stormkeeper.pacemaker.client.pool_reads import newest_of_each
 from stormkeeper.pacemaker.client.server_reads import ServerContents, changes_since, contents_below
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.pulse_store import PulseStore
 from stormkeeper.paths import WORKERBEATS
-from support.questions import Clock, Ours, ask
+from support.questions import Clock, Java, Ours, ask
 
 #: Ages travel as whole milliseconds.
 TOLERANCE_SECS = 0.002
 
 
 class StorePool:
-    """What a follower asks of a `PacemakerPool`, over stores of which some do not answer."""
+    """What a follower asks of a `PacemakerPool`, over stores of which some do not answer.
 
-    def __init__(self, count, clock=None, limit=0):
+    With `has_java` the last is a Java Pacemaker.
+    """
+
+    def __init__(self, count, clock=None, limit=0, *, has_java=False):
         self.clock = clock or Clock()
         self.clients = {Address(name, 6699): Ours(self.clock, limit) for name in "abc"[:count]}
+        if has_java:
+            self.clients[Address("abc"[count - 1], 6699)] = Java({})
         self.down = set()
         self._instances = 0
         for address in self.clients:
@@ -30,9 +36,27 @@ class StorePool:
 
     def restart(self, address):
         self._instances += 1
+        if isinstance(self.clients[address], Java):
+            self.clients[address].store.clear()
+            return
         store = PulseStore(PulseIndex(), f"instance {self._instances}", self.clock)
         self.clients[address].store = store
         self.clients[address].began = self.clock()
+
+    def put(self, address, path, value):
+        server = self.clients[address]
+        if isinstance(server, Java):
+            server.store[path] = value
+        else:
+            server.store.put(path.encode(), value)
+
+    def delete(self, path):
+        for address, server in self.clients.items():
+            if address not in self.down:
+                if isinstance(server, Java):
+                    server.store.pop(path, None)
+                else:
+                    server.store.delete(path.encode())
 
     def changes(self, path, positions, unpack, *, values, hurried, clock):  # noqa: ARG002
         def question(address):
@@ -86,7 +110,15 @@ class WholeReadings:
     def __init__(self, clock=None):
         self.clock = clock or Clock()
         self.found = Heartbeats({}, {})
-        self.follower = HeartbeatFollower(self._read, path=WORKERBEATS, clock=self.clock)
+        self.follower = HeartbeatFollower(
+            self._read, path=WORKERBEATS, clock=self.clock, decode=beat_facts, values=False
+        )
+
+    def read(self, found, secs):
+        """Return what a follower has of a reading so many seconds after its beginning."""
+        self.clock.now, self.found = 1000.0 + secs, found
+        coverage = self.follower.refresh().coverage
+        return FollowedHeartbeats(self.follower, coverage, self.clock())
 
     def _read(self, path, *, values, hurried):  # noqa: ARG002
         return self.found

@@ -16,7 +16,7 @@ import gc
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -129,6 +129,7 @@ class HeartbeatFollower(Generic[V]):
         *,
         path: str,
         decode: Callable[[bytes], V] | None = None,
+        values: bool = True,
         clock: Callable[[], float] = time.monotonic,
         forget_secs: float = FORGET_PULSE_SECS,
     ) -> None:
@@ -139,6 +140,7 @@ class HeartbeatFollower(Generic[V]):
         self._pool = pool
         self._path = path
         self._decode = decode
+        self._has_values = values and decode is not None
         self.clock = clock
         self._forget_secs = forget_secs
         self._servers: dict[str, _Server[V]] = {}
@@ -162,9 +164,9 @@ class HeartbeatFollower(Generic[V]):
         return self._pool is not None and not self._has_java
 
     @property
-    def is_ageless(self) -> bool:
-        """Whether a Java Pacemaker's pulses, which have no age, are among those known."""
-        return bool(self._hashes)
+    def ageless(self) -> KeysView[str]:
+        """The paths of pulses of Java Pacemakers, which have no age; hold `lock`."""
+        return self._hashes.keys()
 
     def __len__(self) -> int:
         with self.lock:
@@ -256,7 +258,7 @@ class HeartbeatFollower(Generic[V]):
         if self._pool is not None and self.reads_changes:
             changes = self._changes(self._pool, hurried=hurried)
         if changes is None or None in changes.values():
-            values = self._decode is not None or self._pool is not None
+            values = self._has_values or self._pool is not None
             found = self._read_all(self._path, values=values, hurried=hurried)
             return self._take_all(found, began)
         took = self.clock() - began
@@ -286,7 +288,7 @@ class HeartbeatFollower(Generic[V]):
             self._path,
             positions,
             self._unpack,
-            values=self._decode is not None,
+            values=self._has_values,
             hurried=hurried,
             clock=self.clock,
         )

@@ -126,52 +126,11 @@ class WorkerLiveness(NamedTuple):
     moved_at: float | None
 
 
-class LivenessStep(NamedTuple):
-    """The workers after a batch, and the positions of their newest pulses among the beats.
-
-    The `forgotten` have no row, but must be remembered: without ages, their pulses would look like
-    a new worker's.
-    """
-
-    rows: list[WorkerLiveness]
-    taken: list[int]
-    forgotten: list[WorkerLiveness]
-
-
 def status(age_secs: float, limits: LivenessLimits, storm_id: str) -> Status:
     """Return the status after a proven silence."""
     if age_secs > limits.timeout_of(storm_id):
         return Status.DEAD
     return Status.LATE if age_secs > limits.late_secs else Status.ALIVE
-
-
-def step(
-    previous: Iterable[WorkerLiveness],
-    beats: Sequence[WorkerBeat],
-    tombstones: Iterable[Tombstone],
-    servers: Mapping[str, ServerHorizon],
-    *,
-    now: float,
-    limits: LivenessLimits,
-) -> LivenessStep:
-    """Return all workers after a batch; `now` is on the judge's clock.
-
-    `previous` includes forgotten workers; `beats` has only changes of a server with ages.
-    """
-    known, taken = newest(previous, beats, tombstones, servers, now=now)
-    held = {(beat.worker, beat.server) for beat in beats}
-    watch = _Watch(known.values(), servers, held)
-    may_return = {beat.worker for beat in beats if beat.received_at is None}
-    rows, forgotten = [], []
-    for row in (judged(row, watch.secs(row), now, limits) for row in known.values()):
-        server = servers.get(row.server)
-        if not is_forgotten(row, server, limits):
-            rows.append(row)
-            continue
-        taken.pop(row.worker, None)
-        if row.worker in may_return or (server is not None and not server.reachable):
-            forgotten.append(row)
-    return LivenessStep(rows, sorted(taken.values()), forgotten)
 
 
 def newest(
@@ -187,9 +146,9 @@ def newest(
     taken: dict[WorkerId, int] = {}
     for place, beat in enumerate(beats):
         row = known.get(beat.worker)
-        seen = _seen(beat, row, servers.get(beat.server), now)
-        if row is None or _is_newer(beat, seen, row):
-            known[beat.worker] = _row(beat, seen, row)
+        newer = after_beat(row, beat, servers.get(beat.server), now)
+        if newer is not row:
+            known[beat.worker] = newer
             taken[beat.worker] = place
     for tombstone in tombstones:
         row = known.get(tombstone.worker)
@@ -232,33 +191,12 @@ def longest_horizon(servers: Mapping[str, ServerHorizon]) -> float:
     return max((secs for secs in horizons if secs is not None), default=0.0)
 
 
-class _Watch:
-    """For how long each worker's next pulse could not have been missed."""
-
-    def __init__(
-        self,
-        rows: Iterable[WorkerLiveness],
-        servers: Mapping[str, ServerHorizon],
-        held: set[tuple[WorkerId, str]],
-    ) -> None:
-        self._servers = servers
-        self._held = held
-        self._best = longest_horizon(servers)
-        self._left_at: dict[str, float] = {}
-        for row in rows:
-            if row.moved_from is not None and row.moved_at is not None:
-                before = self._left_at.get(row.moved_from, -inf)
-                self._left_at[row.moved_from] = max(before, row.moved_at)
-
-    def secs(self, row: WorkerLiveness) -> float:
-        server = self._servers.get(row.server)
-        if server is None:  # no longer read: the worker must be elsewhere
-            return self._best
-        if not server.reachable:
-            return self._best if self._left_at.get(row.server, -inf) > row.last_seen else 0.0
-        if server.horizon_secs is None:  # read as a whole, with the same pulse
-            return inf if (row.worker, row.server) in self._held else 0.0
-        return server.horizon_secs
+def after_beat(
+    row: WorkerLiveness | None, beat: WorkerBeat, server: ServerHorizon | None, now: float
+) -> WorkerLiveness:
+    """Return the worker's row after a beat: another row if the beat is newer."""
+    seen = _seen(beat, row, server, now)
+    return _row(beat, seen, row) if row is None or _is_newer(beat, seen, row) else row
 
 
 def _seen(

@@ -65,8 +65,13 @@ class HeartbeatStore(HeartbeatSender, Protocol):
         """Return heartbeats of workers of one topology, with values, by path."""
         ...
 
-    def follower(self, decode: Callable[[bytes], Value] | None = None) -> HeartbeatFollower[Value]:
-        """Return a mirror of all heartbeats, with values as `decode` makes them, or only ages."""
+    def follower(
+        self, decode: Callable[[bytes], Value] | None = None, *, values: bool = True
+    ) -> HeartbeatFollower[Value]:
+        """Return a mirror of all heartbeats, with values as `decode` makes them, or only ages.
+
+        Without `values` only those are decoded that a Java Pacemaker sends instead of ages.
+        """
         ...
 
     def names(self, path: str = WORKERBEATS) -> list[str]:
@@ -109,8 +114,12 @@ class PacemakerHeartbeats:
         found = self.read_all(above, values=True).by_path
         return {path: found[path] for path in paths if path in found}
 
-    def follower(self, decode: Callable[[bytes], Value] | None = None) -> HeartbeatFollower[Value]:
-        return HeartbeatFollower(self.read_all, self._pool, path=WORKERBEATS, decode=decode)
+    def follower(
+        self, decode: Callable[[bytes], Value] | None = None, *, values: bool = True
+    ) -> HeartbeatFollower[Value]:
+        return HeartbeatFollower(
+            self.read_all, self._pool, path=WORKERBEATS, decode=decode, values=values
+        )
 
     def names(self, path: str = WORKERBEATS) -> list[str]:
         return self._pool.children(paths.check(path))

@@ -18,7 +18,6 @@ from stormkeeper.daemon.http import Page, health_page, metrics_page
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.follower import FollowedHeartbeats
 from stormkeeper.heartbeats.liveness import Status
-from stormkeeper.heartbeats.stores import Heartbeats
 from stormkeeper.nimbus.scheduling.cluster import Cluster
 from stormkeeper.nimbus.scheduling.planning import Action, Assign, FinishRebalance, Remove
 from stormkeeper.rpc.server import ThriftServer
@@ -80,7 +79,7 @@ class ClusterStatusTracker:
         )
 
     def record_round(
-        self, cluster: Cluster, heartbeats: Heartbeats | FollowedHeartbeats, took_secs: float
+        self, cluster: Cluster, heartbeats: FollowedHeartbeats, took_secs: float
     ) -> None:
         counts = self._counts
         if counts is None or not counts.cluster.has_same_parts(cluster):

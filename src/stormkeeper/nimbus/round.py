@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from stormkeeper.conf import Conf
-from stormkeeper.heartbeats.follower import FollowedHeartbeats
-from stormkeeper.heartbeats.liveness import LivenessLimits, Status
+from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.nimbus import lifecycle
 from stormkeeper.nimbus.scheduling.cluster import (
     Cluster,
@@ -22,10 +21,9 @@ from stormkeeper.nimbus.scheduling.cluster import (
 )
 from stormkeeper.nimbus.scheduling.cluster_memo import (
     ClusterMemo,
-    all_launches,
     cluster_from_snapshot,
 )
-from stormkeeper.nimbus.scheduling.followed_workers import judge_followed
+from stormkeeper.nimbus.scheduling.followed_workers import LivenessMemory, judge_workers
 from stormkeeper.nimbus.scheduling.planning import (
     Action,
     Assign,
@@ -34,7 +32,6 @@ from stormkeeper.nimbus.scheduling.planning import (
     counter_after,
     plan,
 )
-from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
 from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 from stormkeeper.topology.plan import Claim
@@ -157,7 +154,17 @@ def decide(
     default_wait_secs: Mapping[str, float],
 ) -> Decision:
     """Decide a round; `now` is when the read began, on a clock that never jumps."""
-    watch, statuses = _judge(memory, snapshot, epoch, timeouts)
+    watch, statuses = judge_workers(
+        memory.watch,
+        memory.memo.launches(snapshot),
+        snapshot.supervisors.keys(),
+        snapshot.heartbeats,
+        now=snapshot.heartbeats_at,
+        epoch=epoch,
+        limits=timeouts.limits,
+        launch_secs=timeouts.launch,
+        supervisor_secs=timeouts.supervisor,
+    )
     due = pending_deadlines(
         memory.due, snapshot.bases, default_wait_secs=default_wait_secs, now=now
     )
@@ -189,27 +196,6 @@ def decide(
         cluster,
         now if _moves_at_once(actions, cluster) else _next_round_at(after, now, timeouts),
     )
-
-
-def _judge(
-    memory: RoundMemory, snapshot: ClusterSnapshot, epoch: int, timeouts: Timeouts
-) -> tuple[LivenessMemory, dict[Claim, Status]]:
-    """Return the memory for the next round, and the liveness of workers that are not alive."""
-    watch, heartbeats = memory.watch, snapshot.heartbeats
-    supervisors = snapshot.supervisors.keys()
-    times: dict[str, Any] = {
-        "now": snapshot.heartbeats_at,
-        "epoch": epoch,
-        "limits": timeouts.limits,
-        "launch_secs": timeouts.launch,
-        "supervisor_secs": timeouts.supervisor,
-    }
-    if isinstance(heartbeats, FollowedHeartbeats):
-        launched = memory.memo.launches(snapshot)
-        return judge_followed(watch, launched, supervisors, heartbeats, **times)
-    launches = all_launches(snapshot, memory.memo)
-    watch, found = judge_workers(watch, launches, supervisors, heartbeats, **times)
-    return watch, {claim: each for claim, each in found.items() if each is not Status.ALIVE}
 
 
 def _moves_at_once(actions: Iterable[Action], cluster: Cluster) -> bool:

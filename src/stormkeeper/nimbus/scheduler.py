@@ -14,15 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import stormkeeper
 from stormkeeper import paths
 from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import ChangedMeanwhileError, NotLeaderError, PacemakerError
 from stormkeeper.heartbeats.follower import HeartbeatFollower
-from stormkeeper.heartbeats.stores import Heartbeats
 from stormkeeper.nimbus.action_writer import ActionWriter
 from stormkeeper.nimbus.cleanup import Cleaner
 from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
@@ -31,6 +29,7 @@ from stormkeeper.nimbus.round import Decision, RoundMemory, Timeouts, decide
 from stormkeeper.nimbus.scheduling.cluster import (
     Cluster,
 )
+from stormkeeper.nimbus.scheduling.followed_workers import BeatFacts, beat_facts
 from stormkeeper.nimbus.scheduling.planning import (
     Assign,
     Remove,
@@ -42,8 +41,6 @@ from stormkeeper.state.subtrees import Difference
 from stormkeeper.thrift.records import SupervisorInfo
 
 log = logging.getLogger(__name__)
-
-Value = TypeVar("Value")
 
 #: Longest wait of `end` for the round in progress.
 _END_SECS: Final = 5.0
@@ -90,9 +87,7 @@ class Scheduler:
         self._memory = RoundMemory()
         self._needs_sync = True
         #: Of the leadership of `_epoch`, as its memory.
-        self._follower: HeartbeatFollower[Any] = storm.heartbeats.follower()
-        #: Whether a Java Pacemaker has pulses, which only values date.
-        self._needs_values = False
+        self._follower = self._new_follower()
         #: Storm's own Nimbuses that the log has warned of.
         self._java: set[str] = set()
         self._rounds: _Rounds | None = None
@@ -101,7 +96,7 @@ class Scheduler:
         if leader.fence.epoch != self._epoch:
             self._epoch = leader.fence.epoch
             self._memory = RoundMemory()
-            self._follower = self._storm.heartbeats.follower()
+            self._follower = self._new_follower()
         self._needs_sync = True
         self._rounds = _Rounds(leader, self._once, self._follow)
         self._rounds.start()
@@ -181,23 +176,21 @@ class Scheduler:
         rounds.watch_supervisors(decision)
         return decision, snapshot
 
+    def _new_follower(self) -> HeartbeatFollower[BeatFacts]:
+        return self._storm.heartbeats.follower(beat_facts, values=False)
+
     def _snapshot(self, leader: LeaderClusterState, *, is_synced: bool = False) -> ClusterSnapshot:
-        read = partial(leader.snapshot, may_lack_heartbeats=True, clock=self._clock)
-        if not self._needs_values:
-            snapshot = read(is_synced=is_synced, follower=self._follower)
-            if not self._follower.is_ageless:
-                return snapshot
-            is_synced = False
-        snapshot = read(values=True, is_synced=is_synced)
-        assert isinstance(snapshot.heartbeats, Heartbeats)
-        beats = snapshot.heartbeats.by_path.values()
-        self._needs_values = any(one.age_secs is None for one in beats)
-        return snapshot
+        return leader.snapshot(
+            may_lack_heartbeats=True,
+            is_synced=is_synced,
+            follower=self._follower,
+            clock=self._clock,
+        )
 
     def _follow(self) -> float:
         """Read changed heartbeats between rounds; return the pause before the next reading."""
         began = time.monotonic()
-        if self._follower.reads_changes and not self._needs_values:
+        if self._follower.reads_changes:
             # A round tells what cannot be read.
             with contextlib.suppress(PacemakerError):
                 self._follower.refresh(hurried=True)

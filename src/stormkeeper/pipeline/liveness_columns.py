@@ -55,7 +55,11 @@ _MERGED: Final = pa.schema([*WORKERS, ("place", pa.int64()), ("held", pa.bool_()
 
 
 class Step(NamedTuple):
-    """The columns form of `LivenessStep`; `rows` has the columns `WORKERS`, sorted by worker."""
+    """The workers after a batch, and the positions of their newest pulses among the `pulses`.
+
+    `rows` has the columns `WORKERS`, sorted by worker. The `forgotten` have no row, but must be
+    remembered: without ages, their pulses would look like a new worker's.
+    """
 
     rows: pa.Table
     taken: pa.Array
@@ -72,7 +76,7 @@ def step(
     now: float,
     limits: LivenessLimits,
 ) -> Step:
-    """Return the workers after a batch, as `liveness.step` does.
+    """Return the workers after a batch.
 
     `previous` has the columns `WORKERS`, sorted by worker, without the `forgotten`.
     """

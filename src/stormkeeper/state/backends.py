@@ -184,9 +184,11 @@ class NodeHeartbeats:
         with self._gap_on_failure():
             return self._read(list(paths), values=True)
 
-    def follower(self, decode: Callable[[bytes], Value] | None = None) -> HeartbeatFollower[Value]:
+    def follower(
+        self, decode: Callable[[bytes], Value] | None = None, *, values: bool = True
+    ) -> HeartbeatFollower[Value]:
         return HeartbeatFollower(
-            self.read_all, path=WORKERBEATS, decode=decode, clock=self._ages.clock
+            self.read_all, path=WORKERBEATS, decode=decode, values=values, clock=self._ages.clock
         )
 
     def names(self, path: str = WORKERBEATS) -> list[str]:

@@ -9,16 +9,28 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from stormkeeper import paths
 from stormkeeper.heartbeats.follower import FollowedHeartbeats
-from stormkeeper.heartbeats.liveness import LivenessLimits, Status
-from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
-from stormkeeper.nimbus.scheduling import assigned_workers, followed_workers
+from stormkeeper.heartbeats.liveness import (
+    LivenessLimits,
+    ServerHorizon,
+    Status,
+    WorkerBeat,
+    after_beat,
+    judged,
+)
+from stormkeeper.nimbus.scheduling import followed_workers
 from stormkeeper.nimbus.scheduling.cluster import Launch
-from stormkeeper.nimbus.scheduling.followed_workers import judge_followed
-from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
-from stormkeeper.paths import Slot
+from stormkeeper.nimbus.scheduling.followed_workers import (
+    LivenessMemory,
+    beat_facts,
+    judge_workers,
+)
+from stormkeeper.paths import Slot, WorkerId
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.serialization import serialize
 from stormkeeper.topology.plan import Claim
 from support.clusters import EPOCH, NOW
 from support.followed import StorePool
+from support.liveness_steps import WholeMemory, judge_all
 from support.questions import Clock
 
 TIMES = {
@@ -34,16 +46,16 @@ SLOTS = [("t", "n", 1), ("t", "m", 1), ("u", "n", 2), ("u", "m", 2), ("v", "n", 
 class History(RuleBasedStateMachine):
     """Workers come, beat, move, fall silent and go; machines and servers fail and return."""
 
-    @initialize(limit=st.sampled_from([0, 2]))
-    def begin(self, limit):
+    @initialize(limit=st.sampled_from([0, 2]), has_java=st.booleans())
+    def begin(self, limit, has_java):
         self.clock = Clock()
-        self.pool = StorePool(3, self.clock, limit)
-        self.follower = self.pool.follower()
+        self.pool = StorePool(3, self.clock, limit, has_java=has_java)
+        self.follower = self.pool.follower(decode=beat_facts, values=False)
         self.addresses = list(self.pool.clients)
         self.launches = {}
         self.supervisors = {*NODES}
         self.count = 0
-        self.whole, self.followed = LivenessMemory(), LivenessMemory()
+        self.whole, self.followed = WholeMemory(), LivenessMemory()
         self.beating = set()
 
     @rule(slot=st.sampled_from(SLOTS), epoch=st.sampled_from([EPOCH - 1, EPOCH]))
@@ -64,21 +76,23 @@ class History(RuleBasedStateMachine):
         if storm_id in self.launches:
             self.launches[storm_id] = (*list(self.launches[storm_id]),)
 
-    @rule(slot=st.sampled_from(SLOTS), server=st.integers(0, 2))
-    def beat(self, slot, server):
+    @rule(
+        slot=st.sampled_from(SLOTS),
+        server=st.integers(0, 2),
+        ahead_secs=st.sampled_from([0, 0, 0, -100, 100]),
+        completed=st.sampled_from([None, None, None, True]),
+    )
+    def beat(self, slot, server, ahead_secs=0, completed=None):
         if self.addresses[server] not in self.pool.down:
             self.clock.now += 0.25
-            self.pool.clients[self.addresses[server]].store.put(self._path(slot), b"x")
+            time_secs = int(NOW + self.clock.elapsed()) + ahead_secs
+            beat = ClusterWorkerHeartbeat(slot[0], {}, time_secs, 5, completed=completed)
+            self.pool.put(self.addresses[server], paths.workerbeat(*slot), serialize(beat))
 
     @rule(slot=st.sampled_from(SLOTS))
     def delete(self, slot):
         self.clock.now += 0.25
-        for address, server in self.pool.clients.items():
-            if address not in self.pool.down:
-                server.store.delete(self._path(slot))
-
-    def _path(self, slot):
-        return paths.workerbeat(*slot).encode()
+        self.pool.delete(paths.workerbeat(*slot))
 
     @rule(server=st.integers(0, 2))
     def restart(self, server):
@@ -99,30 +113,34 @@ class History(RuleBasedStateMachine):
         self.clock.now += secs
         now = NOW + self.clock.now - 1000.0
         coverage = self.follower.refresh().coverage
-        everything = {
-            path: Heartbeat(one.server, self.clock() - one.received_at, one.size, one.revision)
-            for path, one in self.follower.items()
+        of = {
+            WorkerId(storm_id, *launch.slot): launch
+            for storm_id, some in self.launches.items()
+            for launch in some
         }
-        launches = [
-            (storm_id, launch) for storm_id, some in self.launches.items() for launch in some
-        ]
-        self.whole, expected = judge_workers(
+        pulses = {worker: self.follower.get(paths.workerbeat(*worker)) for worker in of}
+        self.whole, expected = judge_all(
             self.whole,
-            launches,
+            of,
             self.supervisors,
-            Heartbeats(everything, coverage),
+            [self._beat(worker, one, now) for worker, one in pulses.items() if one is not None],
+            {
+                name: ServerHorizon(each.is_reachable, each.horizon_secs)
+                for name, each in coverage.items()
+            },
             now=now,
             **TIMES,
         )
         heartbeats = FollowedHeartbeats(self.follower, coverage, self.clock())
-        self.followed, statuses = judge_followed(
+        self.followed, statuses = judge_workers(
             self.followed, dict(self.launches), self.supervisors, heartbeats, now=now, **TIMES
         )
         assert statuses == {
             claim: each for claim, each in expected.items() if each is not Status.ALIVE
         }
         assert self.followed.lost_at == self.whole.lost_at
-        assert self.followed.assigned.since() == self.whole.since
+        since = {one.launch.claim: one.since for one in self.followed.assigned.by_path.values()}
+        assert since == self.whole.since
         # Whoever is waited for is waited for no longer than by whom looks at everything.
         timeout_secs = TIMES["limits"].timeout_secs
         ahead = [row.last_seen + timeout_secs for row in self.whole.rows]
@@ -130,6 +148,12 @@ class History(RuleBasedStateMachine):
         if first is not None:
             mine = min((end for end in self.followed.ends if end > now), default=inf)
             assert mine <= first
+
+    def _beat(self, worker, pulse, now):
+        received_at = pulse.received_at
+        age = None if received_at is None else self.clock() - received_at
+        facts = {} if pulse.value is None else pulse.value._asdict()
+        return WorkerBeat(worker, *pulse[:3], None if age is None else now - max(0.0, age), **facts)
 
 
 TestHistory = History.TestCase
@@ -192,6 +216,27 @@ def is_launched_where_one_was(history):
     history.judge(secs=25.0)
 
 
+def beats_to_java(history):
+    history.launch(slot=A, epoch=EPOCH)
+    for secs in (1.0, 25.0):
+        history.beat(slot=A, server=2)
+        history.judge(secs=secs)
+
+
+def falls_silent_at_java(history):
+    beats_to_java(history)
+    history.restart(server=2)
+    history.judge(secs=31.0)
+
+
+def anew(row, beat, server, now):  # noqa: ARG001
+    return after_beat(None, beat, server, now)
+
+
+def forgetful(row, *how):
+    return judged(row._replace(status=Status.ALIVE), *how)
+
+
 update = followed_workers.AssignedWorkers.update
 
 
@@ -207,19 +252,20 @@ def takes_any_deletion(workers, launches, follower, **options):
         (moves_away, "_Look._left_at", lambda _self, _server: float("-inf")),
         (is_deleted, "HeartbeatFollower.deleted_after", lambda _self, _number: ()),
         (is_launched_where_one_was, "AssignedWorkers.update", takes_any_deletion),
-        (restarts, "_Look._watched", lambda _self, _row: float("inf")),
+        (restarts, "_Look._watched", lambda *_: float("inf")),
+        (falls_silent_at_java, "_Look._watched", lambda *_: float("inf")),
         (is_launched_again, "is_of_before", lambda *_: False),
-        (was_dead_before_a_restart, "_Look._is_known", lambda *_: False),
+        (was_dead_before_a_restart, "judged", forgetful),
+        (beats_to_java, "after_beat", anew),
     ],
 )
 def test_a_planted_fault_is_found(monkeypatch, steps, what, fault):
     def play():
         history = History()
-        history.begin(limit=0)
+        history.begin(limit=0, has_java="java" in steps.__name__)
         steps(history)
 
     play()
-    module = assigned_workers if what.startswith("Heartbeat") else followed_workers
-    monkeypatch.setattr(f"{module.__name__}.{what}", fault)
+    monkeypatch.setattr(f"{followed_workers.__name__}.{what}", fault)
     with pytest.raises(AssertionError):
         play()

@@ -10,9 +10,9 @@ from stormkeeper.nimbus.scheduling.cluster import (
     Topology,
     assignment_record,
 )
-from stormkeeper.nimbus.scheduling.cluster_memo import all_launches, cluster_from_snapshot
+from stormkeeper.nimbus.scheduling.cluster_memo import ClusterMemo, cluster_from_snapshot
+from stormkeeper.nimbus.scheduling.followed_workers import LivenessMemory, judge_workers
 from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remove, plan
-from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
 from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.thrift.records import (
@@ -42,17 +42,18 @@ class Cluster:
         heartbeats = NodeHeartbeats(self.memory, clock=lambda: self._secs)
         self.storm = StormClusterState(self.memory, Codec(), heartbeats=heartbeats)
         self.leader = lead(self.storm)
+        self._follower, self._memo = heartbeats.follower(), ClusterMemo()
         self._watch, self._due = LivenessMemory(), {}
         self.statuses = {}
 
     def read(self, secs=0):
         self._secs = secs
         # Supervisors' values may wait otherwise.
-        snapshot = self.storm.snapshot(is_synced=True)
+        snapshot = self.storm.snapshot(is_synced=True, follower=self._follower)
         epoch = self.leader.fence.epoch
         self._watch, statuses = judge_workers(
             self._watch,
-            all_launches(snapshot),
+            self._memo.launches(snapshot),
             snapshot.supervisors.keys(),
             snapshot.heartbeats,
             now=NOW + secs,
@@ -205,7 +206,8 @@ def test_a_java_nimbus_s_slots_are_in_use(cluster):
     cluster.submit("t")
     theirs = Assignment("/c", executor_node_port={(1, 1): NodeInfo("a", {6700})})
     cluster.leader.set_assignment("t", theirs)
-    assert [*all_launches(cluster.storm.snapshot())] == []
+    cluster.read()
+    assert cluster._watch.assigned.by_path == {}
     cluster.submit("u")
     assert [each.storm_id for each in cluster.plan()] == ["u"]
     assert cluster.places("u") == ["a:6701"]

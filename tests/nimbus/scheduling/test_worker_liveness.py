@@ -5,11 +5,9 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.follower import FollowedHeartbeats
 from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
-from stormkeeper.nimbus.scheduling.followed_workers import judge_followed
-from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
+from stormkeeper.nimbus.scheduling.followed_workers import LivenessMemory, judge_workers
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
 from stormkeeper.topology.plan import Claim
@@ -39,6 +37,7 @@ def server(horizon_secs=1e6, error=None):
 
 
 LONG, DOWN = server(), server(error="refused")
+JAVA = Coverage(NOW, position=Position("", 0))
 
 
 def pulse(age_secs, on=A, revision=1, value=None, where=OLD):
@@ -46,53 +45,27 @@ def pulse(age_secs, on=A, revision=1, value=None, where=OLD):
     return {path: Heartbeat(on, age_secs, 10, revision, value)}
 
 
-@pytest.fixture(params=[False, True], ids=["whole", "followed"])
-def new_leader(request):
-    """Make leaders that read all heartbeats again and again, or follow them."""
-    return lambda: FollowingLeader() if request.param else ReadingLeader()
+@pytest.fixture
+def new_leader():
+    return Leader
 
 
-class ReadingLeader:
-    """A leader that reads the heartbeats again and again."""
+class Leader:
+    """A leader that looks at a worker again and again."""
 
     def __init__(self):
         self._watch = LivenessMemory()
+        self._readings = WholeReadings()
+        self._launches = {}
 
     def sees(self, secs, *pulses, of=OLD, a=LONG, b=LONG, supervisors=("n", "m")):
         """What is known of a worker so many seconds after now."""
         by_path = {path: one for each in pulses for path, one in each.items()}
-        return self._judge(secs, of, Heartbeats(by_path, {A: a, B: b}), supervisors)
-
-    def _judge(self, secs, of, heartbeats, supervisors):
         self._watch, found = judge_workers(
-            self._watch, [("t", of)], supervisors, heartbeats, now=NOW + secs, **TIMES
-        )
-        assert found.keys() == {of.claim}
-        return found[of.claim]
-
-    def known_claims(self):
-        return self._watch.since.keys()
-
-
-class FollowingLeader(ReadingLeader):
-    """A leader that looks at what may not be alive."""
-
-    def __init__(self):
-        super().__init__()
-        self._readings = WholeReadings()
-        self._launches = {}
-
-    def _judge(self, secs, of, heartbeats, supervisors):
-        self._readings.clock.now, self._readings.found = 1000.0 + secs, heartbeats
-        follower = self._readings.follower
-        follower.refresh()
-        if follower.is_ageless:
-            return super()._judge(secs, of, heartbeats, supervisors)
-        self._watch, found = judge_followed(
             self._watch,
             {"t": self._launches.setdefault(of, (of,))},
             supervisors,
-            FollowedHeartbeats(follower, heartbeats.coverage, follower.clock()),
+            self._readings.read(Heartbeats(by_path, {A: a, B: b}), secs),
             now=NOW + secs,
             **TIMES,
         )
@@ -100,7 +73,7 @@ class FollowingLeader(ReadingLeader):
         return found.get(of.claim, Status.ALIVE)
 
     def known_claims(self):
-        return self._watch.assigned.since().keys()
+        return {each.launch.claim for each in self._watch.assigned.by_path.values()}
 
 
 @pytest.mark.parametrize(
@@ -129,12 +102,13 @@ def test_pulse_of_a_predecessor_kills_no_worker(new_leader):
     assert leader.sees(154, pulse(31, revision=2), of=OWN) is Status.DEAD
 
 
-def test_a_predecessor_that_was_done_does_not_make_a_worker_done():
+def test_a_predecessor_that_was_done_does_not_make_a_worker_done(new_leader):
     value = serialize(ClusterWorkerHeartbeat("t", {}, NOW, 5, completed=True))
-    leader = ReadingLeader()
-    assert leader.sees(0, pulse(1, value=value)) is Status.COMPLETED
-    assert leader.sees(1, pulse(2, value=value), of=OWN) is Status.ALIVE
-    assert leader.sees(122, pulse(123, value=value), of=OWN) is Status.DEAD
+    done = pulse(None, revision=None, value=value)
+    leader = new_leader()
+    assert leader.sees(1, done, a=JAVA) is Status.COMPLETED
+    assert leader.sees(2, done, of=OWN, a=JAVA) is Status.ALIVE
+    assert leader.sees(123, done, of=OWN, a=JAVA) is Status.DEAD
 
 
 def test_a_worker_without_any_pulse_has_the_time_to_start(new_leader):
@@ -222,26 +196,19 @@ def test_nobody_is_given_up_where_nobody_could_have_told(b, new_leader):
         assert leader.sees(secs, a=DOWN, b=b, supervisors=()) is Status.UNPROVEN
 
 
-def test_without_ages_and_values_nobody_is_dead():
-    java = Coverage(NOW, position=Position("", 0))
-    assert ReadingLeader().sees(0, pulse(None, revision=None), a=java) is Status.UNPROVEN
-
-
 def test_without_ages_values_say_who_is_alive(new_leader):
-    java = Coverage(NOW, position=Position("", 0))
-
     def beat(time_secs, **facts):
         record = ClusterWorkerHeartbeat("t", {}, time_secs, 5, **facts)
         return pulse(None, revision=None, value=serialize(record))
 
     leader = new_leader()
-    assert leader.sees(0, beat(NOW), a=java) is Status.ALIVE
-    assert leader.sees(31, beat(NOW), a=java) is Status.DEAD
-    assert leader.sees(32, beat(NOW + 1), a=java) is Status.ALIVE
-    assert leader.sees(33, beat(NOW + 2, completed=True), a=java) is Status.COMPLETED
-    assert leader.sees(900, beat(NOW + 2, completed=True), a=java) is Status.COMPLETED
+    assert leader.sees(0, beat(NOW), a=JAVA) is Status.ALIVE
+    assert leader.sees(31, beat(NOW), a=JAVA) is Status.DEAD
+    assert leader.sees(32, beat(NOW + 1), a=JAVA) is Status.ALIVE
+    assert leader.sees(33, beat(NOW + 2, completed=True), a=JAVA) is Status.COMPLETED
+    assert leader.sees(900, beat(NOW + 2, completed=True), a=JAVA) is Status.COMPLETED
     broken = pulse(None, revision=None, value=b"no heartbeat")
-    assert new_leader().sees(0, broken, a=java) is Status.ALIVE
+    assert new_leader().sees(0, broken, a=JAVA) is Status.ALIVE
 
 
 def test_workers_that_are_no_longer_assigned_are_forgotten(new_leader):

@@ -47,11 +47,10 @@ def test_a_snapshot_has_all_that_there_is_and_stays_as_it_is(storm, leader, memo
     assert [found.bases[STORM].name, found.assignments[STORM].node_host] == ["wc", {"sup": "host"}]
     assert found.supervisors == {"sup": supervisor()}
     assert [one.port for one in found.nimbuses.values()] == [6627]
-    assert list(found.heartbeats.by_path) == [path(STORM)]
-    assert found.heartbeats.by_path[path(STORM)].value is None
+    assert [where for where, _ in found.heartbeats.follower.items()] == [path(STORM)]
     assert list(found.heartbeats.coverage) == [ZOOKEEPER]
     assert found.unreadable == frozenset()
-    assert (empty.bases, empty.heartbeats.by_path) == ({}, {})
+    assert (empty.bases, len(empty.heartbeats.follower)) == ({}, 0)
     with pytest.raises(TypeError):
         found.bases["other"] = base()
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -83,12 +82,7 @@ def test_heartbeats_are_read_last(storm, leader, monkeypatch):
     found = storm.snapshot(clock=lambda: len(done))
     assert found.heartbeats_at == len(done) == 1
     assert STORM in found.assignments
-    assert path(STORM) in found.heartbeats.by_path
-
-
-def test_values_are_read_only_where_they_are_asked_for(storm):
-    storm.heartbeats.beat(path(STORM), heartbeat(STORM))
-    assert storm.snapshot(values=True).heartbeats.by_path[path(STORM)].value is not None
+    assert path(STORM) in found.heartbeats.follower
 
 
 def test_queries_that_have_ended_are_in_it(storm, leader):
@@ -103,7 +97,7 @@ def test_queries_that_have_ended_are_in_it(storm, leader):
 def test_heartbeats_may_be_lacking_where_that_was_said(storm, leader, monkeypatch):
     asked = []
 
-    def nobody_answers(*, values, hurried):  # noqa: ARG001
+    def nobody_answers(_path, *, values, hurried):  # noqa: ARG001
         asked.append(hurried)
         raise PacemakerUnavailableError("nobody answers")
 
@@ -112,7 +106,7 @@ def test_heartbeats_may_be_lacking_where_that_was_said(storm, leader, monkeypatc
     with pytest.raises(PacemakerUnavailableError):
         storm.snapshot()
     found = storm.snapshot(may_lack_heartbeats=True)
-    assert (list(found.bases), found.heartbeats.by_path) == ([STORM], {})
+    assert (list(found.bases), len(found.heartbeats.follower)) == ([STORM], 0)
     assert found.heartbeats.coverage == {}
     assert asked == [False, True], "whoever can do without does not wait for it"
 

@@ -6,7 +6,7 @@ are not free.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 from operator import attrgetter, is_not
@@ -115,16 +115,6 @@ class ClusterMemo:
             return last
         self._last[name] = MappingProxyType(found)
         return self._last[name]
-
-
-def all_launches(
-    snapshot: ClusterSnapshot, memo: ClusterMemo | None = None
-) -> Iterator[tuple[str, Launch]]:
-    """Yield Stormkeeper's workers with their topologies' ids."""
-    for storm_id, launches in (memo or ClusterMemo()).launches(snapshot).items():
-        if snapshot.assignments[storm_id].launches is not None:
-            for launch in launches:
-                yield storm_id, launch
 
 
 def cluster_from_snapshot(

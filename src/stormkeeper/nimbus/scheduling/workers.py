@@ -1,11 +1,4 @@
-"""A topology's workers: their liveness, by heartbeats, and their fate: stay, stop or be replaced.
-
-Liveness has the rules of `stormkeeper.heartbeats.liveness` and two more. Workers of a slot share a
-path, so an older pulse proves nothing about a launch: a worker without its own pulse is judged only
-some time after its launch, and after this Nimbus began to watch. And a machine may die with its
-Pacemaker and workers, so that no server vouches for their silence. Living workers would have moved
-to another Pacemaker. If all Pacemakers that answer could vouch for the silence, and the supervisor
-is lost too, the worker is dead. Earlier, the cause may be that this Nimbus alone is cut off.
+"""The fate of a topology's workers: they stay, stop or are replaced.
 
 - **A worker stays unless proven dead**: pulses take time to return after a Pacemaker's restart, a
   change of leader or a network partition.
@@ -28,28 +21,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from math import inf
 from typing import Final
 
-from stormkeeper import paths
-from stormkeeper.errors import SerializationError
-from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.liveness import (
-    LivenessLimits,
-    ServerHorizon,
-    Status,
-    WorkerBeat,
-    WorkerLiveness,
-    step,
-    unseen,
-)
-from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
-from stormkeeper.nimbus.scheduling.assigned_workers import AssignedWorkers, Since, first_look
+from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology
-from stormkeeper.paths import WorkerId
-from stormkeeper.thrift.records import ClusterWorkerHeartbeat, TopologyStatus
-from stormkeeper.thrift.serialization import deserialize
-from stormkeeper.topology.plan import Claim
+from stormkeeper.thrift.records import TopologyStatus
 
 TO_RUN: Final = (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)
 
@@ -223,138 +199,3 @@ def _has_stopped(launch: Launch, cluster: Cluster) -> bool:
         return port not in supervisor.running
     stopped = supervisor.stopped.get(port)
     return stopped is not None and stopped >= launch.claim
-
-
-@dataclass(frozen=True, slots=True)
-class LivenessMemory:
-    """A leader's memory of the workers between two reads; initially empty."""
-
-    #: Of `liveness.step`, also forgotten ones; of followed heartbeats, workers that are not alive.
-    rows: tuple[WorkerLiveness, ...] = ()
-    #: Of `judge_workers`.
-    since: Mapping[Claim, Since] = field(default_factory=dict)
-    #: When missing supervisors of workers were first missed.
-    lost_at: Mapping[str, float] = field(default_factory=dict)
-    #: When the next workers may count as dead; of each server only the first.
-    ends: Collection[float] = ()
-    #: What `judge_followed` knows of the assignments; updated in place.
-    assigned: AssignedWorkers | None = None
-
-
-def judge_workers(
-    watch: LivenessMemory,
-    launches: Iterable[tuple[str, Launch]],
-    supervisors: Collection[str],
-    heartbeats: Heartbeats,
-    *,
-    now: float,
-    epoch: int,
-    limits: LivenessLimits,
-    launch_secs: float,
-    supervisor_secs: float,
-) -> tuple[LivenessMemory, dict[Claim, Status]]:
-    """Judge everything: return the memory for the next read, and the liveness of each worker.
-
-    The heartbeats must be read after the launches, from `now` on; their values are needed only if a
-    Pacemaker reports no ages. A supervisor is lost when missing for `supervisor_secs`.
-    """
-    of = {WorkerId(storm_id, *launch.slot): launch for storm_id, launch in launches}
-    before = watch.since if watch.assigned is None else watch.assigned.since()
-    since = {
-        launch.claim: before.get(launch.claim) or first_look(launch, now, epoch)
-        for launch in of.values()
-    }
-    servers = horizons(heartbeats.coverage)
-    beats, unclear = _beats(heartbeats, of.keys(), now)
-    found = step(
-        [row for row in watch.rows if row.worker in of], beats, (), servers, now=now, limits=limits
-    )
-    rows = {row.worker: row for row in found.rows}
-    known: dict[Claim, Status] = {}
-    silent: dict[WorkerId, float] = {}
-    for worker, launch in of.items():
-        row = rows.get(worker)
-        if worker in unclear:
-            known[launch.claim] = Status.UNPROVEN
-        elif row is None or is_of_before(row, since[launch.claim].launched):
-            silent[worker] = max(since[launch.claim])
-        else:
-            known[launch.claim] = row.status
-    first_beat = until_first_beat(limits, launch_secs)
-    for worker, status in unseen(silent, servers, now=now, limits=first_beat).items():
-        known[of[worker].claim] = status
-    lost_at = {
-        worker.node: watch.lost_at.get(worker.node, now)
-        for worker in of
-        if worker.node not in supervisors
-    }
-    if could_be_back(servers.values(), limits):
-        for worker in of.keys() - unclear:
-            claim = of[worker].claim
-            is_lost = now - lost_at.get(worker.node, inf) > supervisor_secs
-            if known[claim] is Status.UNPROVEN and is_lost:
-                known[claim] = Status.DEAD
-    all_rows = (*found.rows, *found.forgotten)
-    ends = [row.last_seen + limits.timeout_secs for row in all_rows]
-    ends += [max(each) + launch_secs for each in since.values()]
-    return LivenessMemory(all_rows, since, lost_at, ends), known
-
-
-def horizons(coverage: Mapping[str, Coverage]) -> dict[str, ServerHorizon]:
-    return {
-        name: ServerHorizon(each.is_reachable, each.horizon_secs) for name, each in coverage.items()
-    }
-
-
-def until_first_beat(limits: LivenessLimits, launch_secs: float) -> LivenessLimits:
-    return LivenessLimits(min(limits.late_secs, launch_secs), launch_secs)
-
-
-def could_be_back(servers: Iterable[ServerHorizon], limits: LivenessLimits) -> bool:
-    horizons = [
-        inf if one.horizon_secs is None else one.horizon_secs for one in servers if one.reachable
-    ]
-    return min(horizons, default=0.0) > limits.timeout_secs
-
-
-def is_of_before(row: WorkerLiveness, launched: float) -> bool:
-    # A worker that beats is alive, whatever the clocks say.
-    return row.status in (Status.DEAD, Status.COMPLETED) and row.last_seen < launched
-
-
-def _beats(
-    heartbeats: Heartbeats, workers: Iterable[WorkerId], now: float
-) -> tuple[list[WorkerBeat], set[WorkerId]]:
-    """Return beats, and workers with an age only in an unread value."""
-    beats: list[WorkerBeat] = []
-    unclear: set[WorkerId] = set()
-    for worker in workers:
-        heartbeat = heartbeats.by_path.get(paths.workerbeat(*worker))
-        if heartbeat is None:
-            continue
-        if heartbeat.age_secs is None and heartbeat.value is None:
-            unclear.add(worker)
-            continue
-        coverage = heartbeats.coverage.get(heartbeat.server)
-        position = coverage.position if coverage is not None else None
-        beats.append(
-            WorkerBeat(
-                worker,
-                heartbeat.server,
-                position.instance if position is not None else None,
-                heartbeat.revision,
-                None if heartbeat.age_secs is None else now - heartbeat.age_secs,
-                *_payload_fields(heartbeat),
-            )
-        )
-    return beats, unclear
-
-
-def _payload_fields(heartbeat: Heartbeat) -> tuple[int | None, int | None, str | None, bool | None]:
-    if heartbeat.value is None:
-        return None, None, None, None
-    try:
-        record = deserialize(ClusterWorkerHeartbeat, heartbeat.value)
-    except SerializationError as error:
-        return None, None, str(error), None
-    return record.time_secs, record.uptime_secs, None, record.completed

@@ -14,7 +14,7 @@ from stormkeeper import paths
 from stormkeeper.conf import Conf
 from stormkeeper.errors import PacemakerError
 from stormkeeper.heartbeats.follower import FollowedHeartbeats, HeartbeatFollower
-from stormkeeper.heartbeats.stores import Heartbeats, HeartbeatStore
+from stormkeeper.heartbeats.stores import HeartbeatStore
 from stormkeeper.state import backends
 from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.state.fenced_writer import FencedWriter
@@ -62,7 +62,7 @@ class ClusterSnapshot(ClusterRecords):
     The heartbeats are read last, so that assigned workers had time to beat.
     """
 
-    heartbeats: Heartbeats | FollowedHeartbeats
+    heartbeats: FollowedHeartbeats
     #: Beginning of the heartbeats' read, by the reader's clock.
     heartbeats_at: float
 
@@ -151,7 +151,6 @@ class StormReads(
     def snapshot(
         self,
         *,
-        values: bool = False,
         may_lack_heartbeats: bool = False,
         is_synced: bool = False,
         follower: HeartbeatFollower[Any] | None = None,
@@ -159,24 +158,19 @@ class StormReads(
     ) -> ClusterSnapshot:
         """Return the records with this session's writes, and then read the heartbeats.
 
-        With `is_synced` the records have every write to the store before the call. With `follower`
-        only heartbeats that changed are read. If no Pacemaker answers, raises `PacemakerError`, or
-        with `may_lack_heartbeats` returns none; if some answer, `Heartbeats.missing` names the
-        others.
+        With `is_synced` the records have every write to the store before the call. A `follower`
+        reads only heartbeats that changed since it read last. If no Pacemaker answers, raises
+        `PacemakerError`, or with `may_lack_heartbeats` returns no coverage; if some answer,
+        `FollowedHeartbeats.missing` names the others.
         """
         records = self.view.now() if is_synced else self.view.caught_up()
         ended, claimed = self._newest_names(records)
         began = clock()
-        beats: Heartbeats | FollowedHeartbeats
-        beats = Heartbeats({}, {})
-        if follower is not None:
-            beats = FollowedHeartbeats(follower, {}, follower.clock())
+        follower = follower or self._heartbeats.follower()
+        beats = FollowedHeartbeats(follower, {}, follower.clock())
         try:
-            if isinstance(beats, FollowedHeartbeats):
-                coverage = beats.follower.refresh(hurried=may_lack_heartbeats).coverage
-                beats = replace(beats, coverage=coverage)
-            else:
-                beats = self._heartbeats.read_all(values=values, hurried=may_lack_heartbeats)
+            coverage = follower.refresh(hurried=may_lack_heartbeats).coverage
+            beats = replace(beats, coverage=coverage)
         except PacemakerError as error:
             if not may_lack_heartbeats:
                 raise
