@@ -1,17 +1,23 @@
 """The actions of a round on a store: many at once, and none after an error or the leadership."""
 
-import threading
+from random import Random
 
 import pytest
 
 from stormkeeper import paths
-from stormkeeper.errors import ChangedMeanwhileError, NotLeaderError
-from stormkeeper.nimbus.action_writer import AT_ONCE, ActionWriter
+from stormkeeper.errors import (
+    ChangedMeanwhileError,
+    NotLeaderError,
+    OutcomeUnknownError,
+)
+from stormkeeper.nimbus.action_writer import ActionWriter
 from stormkeeper.nimbus.scheduling.cluster import Launch, Topology
 from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remove
 from stormkeeper.nimbus.submitted import CachedTopology
 from stormkeeper.paths import Slot
+from stormkeeper.state.fenced_writer import BATCH_BYTES
 from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.daemon_records import MOST_ASSIGNMENTS as AT_ONCE
 from stormkeeper.thrift.records import (
     RebalanceOptions,
     StormBase,
@@ -23,9 +29,8 @@ from stormkeeper.topology.plan import Claim
 from support.clusters import NOW
 from support.interposed import Interposed
 from support.leaders import lead
-from support.waiting import until
 
-IDS = [f"t{n:02}" for n in range(3 * AT_ONCE)]
+IDS = [f"t{n:03}" for n in range(3 * AT_ONCE)]
 
 
 def assign(storm_id):
@@ -78,48 +83,82 @@ def round_(memory):
     round_.storm.disconnect()
 
 
-def test_assignments_of_many_topologies_are_written_at_once(round_):
-    together = threading.Barrier(AT_ONCE)
-    round_.on_commit = lambda _: together.wait(30)
+def written_by(touched):
+    return [path for path in touched if path.startswith(f"{paths.ASSIGNMENTS}/")]
+
+
+def test_a_transaction_has_the_assignments_of_many_topologies(round_):
+    counts = []
+    round_.on_commit = lambda touched: counts.append(len(written_by(touched)))
     actions = [assign(storm_id) for storm_id in IDS]
     round_.carry_out(actions)
+    assert counts == [AT_ONCE] * 3
     assert round_.storm.assignments() == IDS
-    assert sorted(each.storm_id for each in round_.done) == IDS
-    assert threading.active_count() < AT_ONCE
+    assert round_.done == actions
 
 
-def test_nothing_begins_after_a_topology_has_changed(round_):
-    """The first is refused while others are under way: these end, and no other begins."""
-    round_.leader.change_storm(IDS[0], lambda base: base)
+def test_large_assignments_go_in_several_transactions(round_):
+    sizes = []
+    commit = round_.leader._writer.session.commit
+
+    def measured(operations):
+        sizes.append(sum(len(getattr(each, "data", b"")) for each in operations))
+        return commit(operations)
+
+    round_.leader._writer.session.commit = measured
+    random = Random(1)
+    slots = [Slot("s", port) for port in range(1000)]
+    claims = [Claim(7, port) for port in range(1000)]
+    actions = []
+    for storm_id in IDS[:10]:
+        queries = [random.randbytes(40).hex() for _ in slots]
+        launches = (
+            Launch(*each) for each in zip(slots, claims, zip(queries, strict=True), strict=True)
+        )
+        actions.append(Assign(storm_id, tuple(launches)))
+    round_.carry_out(actions)
+    assert len(round_.storm.assignments()) == 10
+    assert 2 < len(sizes) < 10
+    assert max(sizes) <= BATCH_BYTES
+
+
+def test_a_changed_topology_keeps_no_other_of_its_transaction(round_):
+    """Of the first transaction, the others are written, and no other transaction begins."""
+    round_.leader.change_storm(IDS[1], lambda base: base)
+    with pytest.raises(ChangedMeanwhileError, match=IDS[1]):
+        round_.carry_out([assign(storm_id) for storm_id in IDS])
+    expected = [IDS[0], *IDS[2:AT_ONCE]]
+    assert round_.storm.assignments() == expected
+    assert [each.storm_id for each in round_.done] == expected
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_nothing_begins_after_a_write_of_unknown_outcome(round_, is_written):
+    commit = round_.leader._writer.session.commit
     begun = []
 
-    def on_commit(touched):
-        begun.append(touched[-1])
-        if touched[-1] != paths.assignment(IDS[0]):
-            until(lambda: round_.writer._error is not None)
+    def lost(operations):
+        begun.append(operations)
+        if is_written:
+            commit(operations)
+        raise OutcomeUnknownError("the connection was lost")
 
-    round_.on_commit = on_commit
-    with pytest.raises(ChangedMeanwhileError, match=IDS[0]):
+    round_.leader._writer.session.commit = lost
+    with pytest.raises(OutcomeUnknownError):
         round_.carry_out([assign(storm_id) for storm_id in IDS])
-    assert len(begun) <= AT_ONCE
-    written = set(map(paths.assignment, round_.storm.assignments()))
-    assert written == set(begun) - {paths.assignment(IDS[0])}
-    assert {paths.assignment(each.storm_id) for each in round_.done} == written
+    assert len(begun) == 1
+    assert len(round_.storm.assignments()) == (AT_ONCE if is_written else 0)
+    assert round_.done == []
 
 
 def test_no_write_begins_after_the_end_of_the_leadership(round_):
-    begun = []
-
-    def on_commit(touched):
-        begun.append(touched)
+    def on_commit(_touched):
         round_.is_over = True
 
     round_.on_commit = on_commit
     with pytest.raises(NotLeaderError):
         round_.carry_out([assign(storm_id) for storm_id in IDS])
-    # Those that had asked before the end were under way.
-    assert 1 <= len(begun) <= AT_ONCE
-    assert len(round_.storm.assignments()) == len(begun)
+    assert round_.storm.assignments() == IDS[:AT_ONCE]
 
 
 def test_a_revoked_lock_ends_the_round(round_):

@@ -268,17 +268,17 @@ def test_after_a_write_of_unknown_outcome_it_reads_again(start, machine, monkeyp
     nimbus = start()
     nimbus.submit()
     until(nimbus.scheduler.sched_status)
-    write = nimbus.leader.set_assignment
+    write = nimbus.leader.set_assignments
     outcomes = iter([is_written])
 
-    def set_assignment(*arguments, **options):
+    def set_assignments(assignments, **options):
         for applies in outcomes:
             if applies:
-                write(*arguments, **options)
+                write(assignments, **options)
             raise OutcomeUnknownError("the connection was lost")
-        write(*arguments, **options)
+        return write(assignments, **options)
 
-    monkeypatch.setattr(nimbus.leader, "set_assignment", set_assignment)
+    monkeypatch.setattr(nimbus.leader, "set_assignments", set_assignments)
     machine()
     until(lambda: nimbus.scheduler.sched_status() == {ID: "Fully Scheduled"})
     # Of one that may be written the claim is not given again, and one that is stays as it is.

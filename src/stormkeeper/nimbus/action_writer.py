@@ -1,19 +1,17 @@
-"""Carries out the actions of a round, those of different topologies at the same time.
+"""Carries out the actions of a round; one transaction has the assignments of many topologies.
 
-Each write is a transaction of its own: with the leader's fence, and for an assignment with the
-versions of the records that the plan was made from, and with the machines of the checkpoints.
+Each transaction has the leader's fence, and for each assignment the versions of the records that
+the plan was made from, and the machines of the checkpoints.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, assert_never
 
-from stormkeeper.errors import NoNodeError, NotLeaderError, StatusError
+from stormkeeper.errors import NoNodeError, StatusError
 from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.lifecycle import Command, Event
 from stormkeeper.nimbus.scheduling.cluster import Launch, assignment_record, launches_from_record
@@ -22,24 +20,20 @@ from stormkeeper.nimbus.scheduling.planning import (
     Assign,
     FinishRebalance,
     Remove,
-    SetStatus,
 )
 from stormkeeper.nimbus.submitted import CachedTopology
 from stormkeeper.state.storm.cluster import ClusterSnapshot, LeaderClusterState
+from stormkeeper.state.storm.daemon_records import NewAssignment
 from stormkeeper.thrift.records import Assignment, StormBase
 
 log = logging.getLogger(__name__)
-
-#: Topologies whose writes are under way at once: a write mostly waits for ZooKeeper's disk.
-AT_ONCE: Final = 16
 
 
 class ActionWriter:
     """Carries out actions that were decided from `snapshot` at `now`.
 
-    `check` is called before each action, and raises `NotLeaderError` when the leadership has ended.
-    `on_removed` gets a topology's id and owner, `on_done` each action; both may be called by
-    several threads.
+    `check` is called before each write, and raises `NotLeaderError` when the leadership has ended.
+    `on_removed` gets a topology's id and owner, `on_done` each action.
     """
 
     def __init__(
@@ -62,89 +56,73 @@ class ActionWriter:
         self._master_code_dir = master_code_dir
         self._on_removed = on_removed
         self._on_done = on_done
-        self._lock = threading.Lock()
-        self._error: BaseException | None = None
 
-    def carry_out(self, actions: Iterable[Action]) -> None:
+    def carry_out(self, actions: Sequence[Action]) -> None:
         """Carry out a plan: removals first, and each topology's actions in order.
 
-        After an error no further action begins, and those that have begun end; raises the first
-        error, or a `NotLeaderError`.
+        After an error no further write begins; raises the first error.
         """
-        others: dict[str, list[Action]] = {}
+        rebalanced = {each.storm_id for each in actions if isinstance(each, FinishRebalance)}
+        assigns = []
         for action in actions:
             if isinstance(action, Remove):
                 # The slots of removed topologies may be others' in the same plan.
-                self._do([action])
-            else:
-                others.setdefault(action.storm_id, []).append(action)
-        if len(others) > 1:
-            with ThreadPoolExecutor(min(AT_ONCE, len(others)), "nimbus assignments") as pool:
-                for each in others.values():
-                    pool.submit(self._do, each)
-        else:
-            for each in others.values():
-                self._do(each)
-        if self._error is not None:
-            raise self._error
-
-    def _do(self, actions: Sequence[Action]) -> None:
+                self._remove(action)
+            elif isinstance(action, Assign) and action.storm_id not in rebalanced:
+                assigns.append(action)
+        self._assign(assigns)
         for action in actions:
-            if self._error is not None:
-                return
-            try:
-                self._check()
-                self._carry_out(action)
-                self._on_done(action)
-            except BaseException as error:
-                self._fail(error)
+            if isinstance(action, FinishRebalance):
+                self._finish_rebalance(action)
+            elif isinstance(action, Assign) and action.storm_id in rebalanced:
+                self._assign([action])
 
-    def _fail(self, error: BaseException) -> None:
-        with self._lock:
-            if self._error is None or isinstance(error, NotLeaderError):
-                self._error = error
-
-    def _carry_out(self, action: Action) -> None:
+    def _remove(self, action: Remove) -> None:
+        self._check()
         storm_id = action.storm_id
-        match action:
-            case Remove():
-                self._keep_checkpoints(storm_id)
-                self._leader.remove_storm(storm_id)
-                log.info("%s: removed", storm_id)
-                base = self._snapshot.bases.get(storm_id)
-                self._on_removed(storm_id, None if base is None else base.owner)
-            case Assign(launches=launches):
-                was = self._snapshot.assignments.get(storm_id)
-                earlier = () if was is None else launches_from_record(was)
-                hosts = self._hosts((*earlier, *launches), was)
-                record = assignment_record(
-                    launches,
-                    self._known[storm_id].executors,
-                    master_code_dir=self._master_code_dir,
-                    hosts=hosts,
-                    owner=self._snapshot.bases[storm_id].owner,
-                )
-                self._leader.set_assignment(
-                    storm_id,
-                    record,
-                    self._known[storm_id].conf,
-                    seen=self._snapshot,
-                    base=self._with_checkpoints(storm_id, (*earlier, *launches), hosts),
-                )
-                log.info("%s: assigned %s", storm_id, _launches_text(launches, hosts))
-            case FinishRebalance():
-                command = Command(Event.DO_REBALANCE, int(self._now * 1000))
-                try:
-                    self._leader.change_storm(
-                        storm_id, lambda base: _after(storm_id, base, command)
-                    )
-                except NoNodeError:
-                    return
-                log.info("%s: rebalanced", storm_id)
-            case SetStatus():
-                pass  # `decide` returns none of these
-            case _:
-                assert_never(action)
+        self._keep_checkpoints(storm_id)
+        self._leader.remove_storm(storm_id)
+        log.info("%s: removed", storm_id)
+        base = self._snapshot.bases.get(storm_id)
+        self._on_removed(storm_id, None if base is None else base.owner)
+        self._on_done(action)
+
+    def _finish_rebalance(self, action: FinishRebalance) -> None:
+        self._check()
+        storm_id = action.storm_id
+        command = Command(Event.DO_REBALANCE, int(self._now * 1000))
+        with contextlib.suppress(NoNodeError):
+            self._leader.change_storm(storm_id, lambda base: _after(storm_id, base, command))
+            log.info("%s: rebalanced", storm_id)
+        self._on_done(action)
+
+    def _assign(self, actions: Sequence[Assign]) -> None:
+        by_id = {each.storm_id: each for each in actions}
+
+        def on_written(new: NewAssignment) -> None:
+            action = by_id[new.storm_id]
+            text = _launches_text(action.launches, new.assignment.node_host or {})
+            log.info("%s: assigned %s", new.storm_id, text)
+            self._on_done(action)
+
+        records = map(self._record, actions)
+        self._leader.set_assignments(records, seen=self._snapshot, on_written=on_written)
+
+    def _record(self, action: Assign) -> NewAssignment:
+        self._check()
+        storm_id, launches = action.storm_id, action.launches
+        was, known = self._snapshot.assignments.get(storm_id), self._known[storm_id]
+        earlier = () if was is None else launches_from_record(was)
+        hosts = self._hosts((*earlier, *launches), was)
+        assignment = assignment_record(
+            launches,
+            known.executors,
+            master_code_dir=self._master_code_dir,
+            hosts=hosts,
+            owner=self._snapshot.bases[storm_id].owner,
+        )
+        base = self._with_checkpoints(storm_id, (*earlier, *launches), hosts)
+        return NewAssignment(storm_id, assignment, known.conf, base)
 
     def _hosts(self, launches: Iterable[Launch], was: Assignment | None) -> dict[str, str]:
         """Return the host names of the launches' supervisors, as far as they are known."""

@@ -6,8 +6,8 @@ exists, untouched.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
 
 from stormkeeper import paths
 from stormkeeper.errors import (
@@ -38,8 +38,10 @@ from stormkeeper.state.storage import (
 #: Attempts beside other sessions' changes.
 ROUNDS: Final = 20
 
-#: Deletions in one transaction, and bytes of paths: far below ZooKeeper's 1 MiB, and short enough
-#: to delay no other write.
+T = TypeVar("T")
+
+#: Deletions in one transaction, and bytes of one: far below ZooKeeper's 1 MiB, and short enough to
+#: delay no other write.
 BATCH: Final = 250
 BATCH_BYTES: Final = 256 * 1024
 
@@ -118,7 +120,7 @@ class FencedWriter(StateWriter):
             try:
                 if not isinstance(self._delete_all([path]), NotEmptyError):
                     return
-                for batch in _batches(self._below(path), self._batch):
+                for batch in batches(self._below(path), _path_size, self._batch):
                     # Deletions or additions by other sessions end the round early.
                     if self._delete_all(batch) is not None:
                         break
@@ -178,18 +180,23 @@ class FencedWriter(StateWriter):
         return [node for level in reversed(levels[1:]) for node in level]
 
 
-def _batches(nodes: Sequence[str], most: int) -> Iterator[list[str]]:
-    batch: list[str] = []
-    size = 0
-    for node in nodes:
-        length = len(node.encode())
-        if batch and (len(batch) == most or size + length > BATCH_BYTES):
+def batches(items: Iterable[T], size_of: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Yield items for one transaction each: at most `most`, and `BATCH_BYTES` unless one alone."""
+    batch: list[T] = []
+    left = BATCH_BYTES
+    for item in items:
+        size = size_of(item)
+        if batch and (len(batch) == most or size > left):
             yield batch
-            batch, size = [], 0
-        batch.append(node)
-        size += length
+            batch, left = [], BATCH_BYTES
+        batch.append(item)
+        left -= size
     if batch:
         yield batch
+
+
+def _path_size(path: str) -> int:
+    return len(path.encode())
 
 
 def _contended(what: str, path: str) -> StateError:

@@ -83,6 +83,7 @@ OWN = {
 #: What only a leader writes.
 LEADING = {
     "set_assignment",
+    "set_assignments",
     "activate_storm",
     "update_storm",
     "change_storm",

@@ -14,6 +14,7 @@ from stormkeeper.state.leader_lock import Fence
 from stormkeeper.state.storage import Check, ClusterState, StateReader, StateWriter
 from stormkeeper.state.storm import cluster
 from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState, leader_state
+from stormkeeper.state.storm.daemon_records import NewAssignment
 from stormkeeper.state.storm.record_io import LeaderWriter, RecordWriter, SessionWriter
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from stormkeeper.thrift.records import (
@@ -39,6 +40,11 @@ KEPT = Checkpoints(ID, ID, "wc", None, False, {"q": "node"})
 #: Everything that a leader can write.
 WRITES = {
     "set_assignment": lambda on: on.set_assignment(ID, Assignment("/code")),
+    "set_assignments": lambda on: on.set_assignments(
+        [NewAssignment(ID, Assignment("/code"))],
+        seen=on.view.caught_up(),
+        on_written=lambda _: None,
+    ),
     "activate_storm": lambda on: on.activate_storm(ID, StormBase("a", TopologyStatus.ACTIVE, 1)),
     "update_storm": lambda on: on.update_storm(ID, StormBase(None, TopologyStatus.KILLED, None)),
     "change_storm": lambda on: on.change_storm(ID, lambda base: base),

@@ -12,8 +12,8 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from stormkeeper import paths
 from stormkeeper.errors import (
@@ -25,9 +25,11 @@ from stormkeeper.errors import (
     SerializationError,
     StateClosedError,
     StateError,
+    StormkeeperError,
     TransactionError,
 )
 from stormkeeper.names import host_port
+from stormkeeper.state.fenced_writer import batches
 from stormkeeper.state.storage import (
     Check,
     ClusterState,
@@ -65,6 +67,10 @@ from stormkeeper.thrift.serialization import Codec
 _CLEARABLE: Final = frozenset(
     field.name for field in schema_of(StormBase).fields if not field.required
 ) - {"leader_epoch"}
+
+
+#: In one transaction.
+MOST_ASSIGNMENTS: Final = 50
 
 
 class TopologyReads(RecordReader):
@@ -137,6 +143,25 @@ class TopologyReads(RecordReader):
         return self._versioned(Checkpoints, paths.checkpoints(id_))
 
 
+class NewAssignment(NamedTuple):
+    """An assignment to write, and the topology's new base, if it changes."""
+
+    storm_id: str
+    assignment: Assignment
+    topology_conf: Mapping[str, Any] | None = None
+    base: StormBase | None = None
+
+
+class _AssignmentWrite(NamedTuple):
+    new: NewAssignment
+    base: Check | SetData
+    assignment: Create | SetData
+
+    def size(self) -> int:
+        base = b"" if isinstance(self.base, Check) else self.base.data
+        return len(base) + len(self.assignment.data)
+
+
 class TopologyWrites(LeaderWriter):
     """A leader's decisions about topologies.
 
@@ -149,45 +174,76 @@ class TopologyWrites(LeaderWriter):
         storm_id: str,
         assignment: Assignment,
         topology_conf: Mapping[str, Any] | None = None,
-        *,
-        seen: ClusterRecords | None = None,
-        base: StormBase | None = None,
     ) -> None:
-        """Set where a topology runs.
+        """Set where a topology runs."""
+        self._put(Assignment, paths.assignment(storm_id), assignment, topology_conf)
 
-        With `seen`, the records that the decision was made from, raises `ChangedMeanwhileError` and
-        writes nothing if the topology's base or assignment has changed. A new `base` is written in
-        the same transaction; only with `seen`.
+    def set_assignments(
+        self,
+        assignments: Iterable[NewAssignment],
+        *,
+        seen: ClusterRecords,
+        on_written: Callable[[NewAssignment], None],
+    ) -> None:
+        """Set where topologies run, as decided from `seen`, many in one transaction.
+
+        An assignment is refused with `ChangedMeanwhileError` if the topology's base or assignment
+        has changed. After a refusal the others of the transaction are written, and no further
+        transaction begins. An assignment that cannot be encoded keeps no other from being written.
         """
-        path, base_path = paths.assignment(storm_id), paths.storm(storm_id)
-        if seen is None:
-            assert base is None
-            self._put(Assignment, path, assignment, topology_conf)
-            return
-        data, version = self._encoded(checked(Assignment, assignment)), seen.version(path)
-        digest = digest_of_workers(topology_conf)
+        if paths.ASSIGNMENTS not in seen.nodes[paths.ASSIGNMENTS]:
+            self._writer.mkdirs(paths.ASSIGNMENTS)
+        unfit: list[StormkeeperError] = []
+
+        def writes() -> Iterator[_AssignmentWrite]:
+            for new in assignments:
+                try:
+                    write = self._assignment_write(new, seen)
+                except StormkeeperError as error:
+                    unfit.append(error)
+                else:
+                    yield write
+
+        for batch in batches(writes(), _AssignmentWrite.size, MOST_ASSIGNMENTS):
+            refusals = self._write_unrefused(batch)
+            for each in batch:
+                on_written(each.new)
+            if refusals:
+                raise refusals[0]
+        if unfit:
+            raise unfit[0]
+
+    def _assignment_write(self, new: NewAssignment, seen: ClusterRecords) -> _AssignmentWrite:
+        path, base_path = paths.assignment(new.storm_id), paths.storm(new.storm_id)
+        data, version = self._encoded(checked(Assignment, new.assignment)), seen.version(path)
         write = (
-            Create(path, data, workers_digest=digest)
+            Create(path, data, workers_digest=digest_of_workers(new.topology_conf))
             if version is None
             else SetData(path, data, version)
         )
-        if paths.ASSIGNMENTS not in seen.nodes[paths.ASSIGNMENTS]:
-            self._writer.mkdirs(paths.ASSIGNMENTS)
         base_version = seen.version(base_path) or 0
-        beside = (
-            Check(base_path, base_version)
-            if base is None
-            else SetData(base_path, self._encoded(checked(StormBase, base)), base_version)
-        )
-        try:
-            self._writer.commit([beside, write])
-        except TransactionError as error:
-            if isinstance(error.reason, BadVersionError | NoNodeError | NodeExistsError):
-                raise ChangedMeanwhileError(
-                    f"{storm_id} was not assigned, as it has changed since it was read:"
-                    f" {error.reason}"
-                ) from error
-            raise error.reason from error
+        if new.base is None:
+            return _AssignmentWrite(new, Check(base_path, base_version), write)
+        base = self._encoded(checked(StormBase, new.base))
+        return _AssignmentWrite(new, SetData(base_path, base, base_version), write)
+
+    def _write_unrefused(self, batch: list[_AssignmentWrite]) -> list[StateError]:
+        """Write assignments together, without refused ones, which leave `batch`."""
+        refusals = []
+        while batch:
+            try:
+                self._writer.commit([operation for _, *both in batch for operation in both])
+            except TransactionError as error:
+                storm_id, reason = batch.pop(error.index // 2).new.storm_id, error.reason
+                if isinstance(reason, BadVersionError | NoNodeError | NodeExistsError):
+                    reason = ChangedMeanwhileError(
+                        f"{storm_id} was not assigned, as it has changed since it was read:"
+                        f" {reason}"
+                    )
+                refusals.append(reason)
+            else:
+                break
+        return refusals
 
     def activate_storm(
         self, storm_id: str, base: StormBase, topology_conf: Mapping[str, Any] | None = None
