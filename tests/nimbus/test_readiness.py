@@ -45,6 +45,22 @@ def test_what_others_have_is_lacking(session, storm, here, elsewhere, lacking):
     assert Candidate(storm, mine).check() == Checked(frozenset(lacking))
 
 
+@pytest.mark.parametrize("others", [1, 3])
+def test_topologies_in_memory_are_those_of_now(ensemble, others):
+    """Of each of the leaders before."""
+    mine = StormClusterState(ensemble.session(), Codec())
+    candidate = Candidate(mine, Shelf(), bases=lambda: mine.view.caught_up().bases)
+    assert candidate.check() == Checked()
+    for number in range(others):
+        session = ensemble.session()
+        submit(session, f"ours-{number}")
+        submit_by_java(session, f"java-{number}")
+        foreign = frozenset(f"java-{each}" for each in range(number + 1))
+        assert candidate.check() == Checked(foreign=foreign)
+    mine.disconnect()
+    until(lambda: not mine.view.subscription.is_running)
+
+
 class Lacking:
     """Code of which something is missing."""
 

@@ -116,6 +116,20 @@ def test_code_that_is_damaged_is_said_to_be_so(store, tmp_path, part):
         SubmittedCode(store.store).get(WC)
 
 
+def test_a_description_is_read_again_once_whole(store, tmp_path):
+    """A damaged package has none, which must not last."""
+    store.upload(WC, parts(tmp_path))
+    code, key = SubmittedCode(store.store), keys.of_topology(WC)[0]
+    path = store.store.folder / "data" / store.store.get(key).sha256
+    whole = path.read_bytes()
+    path.write_bytes(bytes(len(whole)))
+    assert code._description(key) == (None, 0)
+    path.write_bytes(whole)
+    found, _ = code._description(key)
+    assert found is not None
+    assert code._description(key)[0] is found
+
+
 def test_bytes_that_the_disk_has_changed_count_as_lost(store, tmp_path):
     told = []
     store.sync.on_loss = lambda: told.append(True)

@@ -362,7 +362,7 @@ def test_end_of_the_session_ends_waiting(subscribed, state):
     for read in (subscribed.caught_up, subscribed.now):
         # A reader that waits for the store gets `StateUnavailableError`.
         with pytest.raises(StateClosedError):
-            read(DEADLINE_SECS)
+            read()
     until(lambda: not subscribed.is_running)
 
 

@@ -115,6 +115,7 @@ class Nimbus:
             BlobSettings(self.folder, self.folder.with_suffix(".inbox"), chunk_bytes=1000, **times),
             leader=lambda: self.leader,
             submitted=lambda: list(self.submitted),
+            counts=None if cluster.inline else lambda _keys: self.storm.view.blob_counts(),
         )
 
     def stop(self) -> None:
@@ -136,6 +137,7 @@ class Cluster:
         connect: Callable[[], StormClusterState] | None = None,
     ) -> None:
         self.folder = folder
+        self.inline = inline
         self.ensemble = MemoryEnsemble(inline=inline)
         #: Opens a session with the store, which is another one if `connect` was given.
         self.connect = connect or (lambda: StormClusterState(self.ensemble.session(), Codec()))

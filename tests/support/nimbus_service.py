@@ -94,10 +94,16 @@ class NimbusService:
             BlobSettings(folder / "blobs", folder / "inbox"),
             leader=lambda: self.leader,
             submitted=self.submissions.ids,
+            counts=lambda _keys: storm.view.blob_counts(),
         )
         self.conf_changes = ConfChanges(self.code)
         candidate = Candidate(
-            storm, self.code.sync, self.id, elected=self._elected, deposed=self._deposed
+            storm,
+            self.code.sync,
+            self.id,
+            bases=lambda: storm.view.caught_up().bases,
+            elected=self._elected,
+            deposed=self._deposed,
         )
         self.elector = Elector(storm, self.id, candidate)
         self.submitted = SubmittedCode(self.code.store)

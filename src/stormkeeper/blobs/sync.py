@@ -63,6 +63,10 @@ _CLOSE_SECS: Final = 5.0
 
 Name = TypeVar("Name")
 
+#: Returns at least the counted of these keys, each with version and `BlobRecord.born`, with all
+#: that the session has synced.
+BlobCounts = Callable[[Collection[str]], Mapping[str, tuple[int, int]]]
+
 
 class PeerBackoff(Generic[Name]):
     """Pauses of failed peers, twice as long after each failure."""
@@ -94,8 +98,8 @@ class BlobSync:
     """Synchronises the blobs of one Nimbus.
 
     `leader` returns the leader's writes, None while this Nimbus does not lead; `submitted` the
-    topologies in submission here. `tidy` is called in each round. An unneeded blob is kept for
-    `delay_secs`.
+    topologies in submission here. `counts` are read from the store by default. `tidy` is called in
+    each round. An unneeded blob is kept for `delay_secs`.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class BlobSync:
         delay_secs: float,
         leader: Callable[[], BlobWrites | None] = lambda: None,
         submitted: Callable[[], Collection[str]] = tuple,
+        counts: BlobCounts | None = None,
         scrub_secs: float = 3600.0,
         tidy: Callable[[], object] = lambda: None,
     ) -> None:
@@ -120,6 +125,7 @@ class BlobSync:
         self._delay_secs = delay_secs
         self._leader = leader
         self._submitted = submitted
+        self._counts = counts or storm.blob_counts
         #: As `BlobStore.on_loss`.
         self.on_loss: Callable[[], None] = lambda: None
         self._tidy = tidy
@@ -261,7 +267,7 @@ class BlobSync:
         """
         needed = [key for name in topologies for key in keys.of_topology(name)]
         self._storm.state.sync_path(paths.BLOB_KEY_SEQUENCES)
-        counts = self._storm.blob_counts(needed)
+        counts = self._counts(needed)
         here = {key: (each.version, each.born) for key, each in local.items()}
         return tuple(key for key in needed if key not in here or here[key] != counts.get(key))
 

@@ -177,6 +177,7 @@ def _run(
             settings,
             leader=leader,
             submitted=submissions.ids,
+            counts=lambda _keys: storm.view.blob_counts(),
         )
         running.callback(code.close)
         submitted, conf_changes = SubmittedCode(code.store), ConfChanges(code)
@@ -212,6 +213,7 @@ def _run(
             storm,
             code.sync,
             nimbus_id,
+            bases=lambda: storm.view.caught_up().bases,
             elected=duties.begin,
             deposed=duties.end,
             disk_fault=lambda: disk.fault,

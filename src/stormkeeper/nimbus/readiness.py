@@ -45,8 +45,9 @@ class Candidate:
     the connection; then the writes are disconnected. Both are called alternately, on one thread,
     and may block; other Nimbuses wait at most half a minute for `deposed`.
 
-    Without `nimbus` the disk is not checked. `disk_fault` returns why the disk takes no files.
-    `may_take_over` permits leading topologies of a Java Nimbus (`--take-over`).
+    Without `nimbus` the disk is not checked. `bases` returns the topologies, with all that the
+    session has synced; they are read from the store by default. `disk_fault` returns why the disk
+    takes no files. `may_take_over` permits leading topologies of a Java Nimbus (`--take-over`).
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Candidate:
         code: BlobSync,
         nimbus: NimbusId | None = None,
         *,
+        bases: Callable[[], Mapping[str, StormBase]] | None = None,
         elected: Callable[[LeaderClusterState], None] = lambda _leader: None,
         deposed: Callable[[], None] = lambda: None,
         disk_fault: Callable[[], str | None] = lambda: None,
@@ -63,6 +65,7 @@ class Candidate:
         self._storm = storm
         self._code = code
         self._nimbus = nimbus
+        self._bases = bases or storm.storm_bases
         self._elected = elected
         self._deposed = deposed
         self._disk_fault = disk_fault
@@ -88,7 +91,7 @@ class Candidate:
         """Check whether this Nimbus may lead the present topologies, and log why not."""
         # Includes the last leader's writes.
         self._storm.state.sync_path(paths.STORMS)
-        foreign = frozenset() if self._may_take_over else foreign_to(self._storm.storm_bases())
+        foreign = frozenset() if self._may_take_over else foreign_to(self._bases())
         missing = self._code.missing()
         # Lost code waits for its holder; the election does not.
         lacking = (each for each, what in missing.items() if len(what.lost) < len(what.keys))

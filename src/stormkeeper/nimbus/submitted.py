@@ -44,6 +44,9 @@ MOST_TASKS: Final = 100_000
 #: Largest decompressed topology or conf, in bytes.
 _LARGEST: Final = 32 * 1024 * 1024
 
+#: Most descriptions of packages kept.
+_PACKAGES: Final = 64
+
 #: Bytes of all cached topologies; the objects made from them take forty times as much.
 _REMEMBERED: Final = 16 * 1024 * 1024
 
@@ -112,6 +115,8 @@ class SubmittedCode:
         self._store = store
         self._lock = threading.Lock()
         self._read: OrderedDict[str, _Read] = OrderedDict()
+        #: By checksum of the package, which many topologies may share.
+        self._descriptions: dict[str, tuple[Description, int]] = {}
         #: Of the store at a revision.
         self._versions: tuple[int, dict[str, tuple[str, ...] | None]] = (-1, {})
 
@@ -169,14 +174,20 @@ class SubmittedCode:
 
     def _description(self, jar: str) -> tuple[Description | None, int]:
         """Return a package's description and the bytes of it; none of a Java topology's."""
-        _, file = self._store.open(jar)
+        record, file = self._store.open(jar)
         with file:
+            known = self._descriptions.get(record.sha256)
+            if known is not None:
+                return known
             try:
                 package = Package(file)
             except SerializationError:
                 return None, 0
-            files = package.manifest.files
-            return package.description, sum(f.size for f in files if f.name == DESCRIPTION)
+        size = sum(each.size for each in package.manifest.files if each.name == DESCRIPTION)
+        if len(self._descriptions) >= _PACKAGES:
+            self._descriptions.clear()
+        self._descriptions[record.sha256] = found = (package.description, size)
+        return found
 
     def _bytes(self, key: str) -> bytes:
         record, file = self._store.open(key)

@@ -196,19 +196,19 @@ class Subscription:
         """
         return self._awaited(0, timeout_secs)
 
-    def now(self, timeout_secs: float | None = None, *, may_wait: bool = False) -> Snapshot:
+    def now(self, *, may_wait: bool = False) -> Snapshot:
         """Return a snapshot with every write to the store before this call; as `caught_up`.
 
-        With `may_wait`, values of busy subtrees may wait.
+        With `may_wait`, values of busy subtrees may wait. Takes at most two calls' deadlines.
         """
         self._state.sync_path(self._roots[0])
         if may_wait or not self._busy:
-            return self.caught_up(timeout_secs)
+            return self.caught_up()
         with self._published:
             self._asked += 1
             asked = self._asked
         self._thread.wake()
-        return self._awaited(asked, timeout_secs)
+        return self._awaited(asked, None)
 
     def hurry(self, paths: Collection[str]) -> None:
         """Let the values at `paths`, and no others, not wait in busy subtrees."""

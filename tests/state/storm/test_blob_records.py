@@ -252,10 +252,3 @@ def test_a_leaders_number_is_fenced(storm, leader, memory):
     with pytest.raises(NotLeaderError):
         leader.remove_blob_key_sequence(KEY)
     assert storm.blob_key_sequence(KEY).number == 1
-
-
-def test_the_holders_of_many_blobs_are_read_in_one_go(storm, memory):
-    storm.setup_blob(KEY, FIRST, 1)
-    memory.mkdirs(f"{paths.blob(KEY)}/nobody")
-    assert storm.blob_holders([KEY, "none"]) == {KEY: storm.blobstore_info(KEY), "none": []}
-    assert [holder.nimbus for holder in storm.blob_holders([KEY])[KEY]] == [str(FIRST)]

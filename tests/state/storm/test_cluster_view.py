@@ -91,9 +91,24 @@ def test_holders_of_blobs_come_and_go(view, storm, open_storm):
     other.disconnect()
     until(lambda: [one.nimbus for one in view.with_holders().holders["key"]] == ["one:1"])
     assert view.caught_up().bases is before.bases
-    blobs = view._blobs
+    [blobs] = view._others.values()
     view.close()
     assert not blobs.is_running
+
+
+def test_counts_of_blobs_are_as_in_the_store(view, storm, leader):
+    assert view.blob_counts() == {}
+    for number in (1, 2):
+        for key in ("a", "b"):
+            found = storm.blob_key_sequence(key)
+            leader.set_blob_key_sequence(key, number, None if found is None else found.version)
+        assert view.blob_counts() == storm.blob_counts(["a", "b"])
+    leader.remove_blob_key_sequence("a")
+    leader.set_blob_key_sequence("a", 2, None)
+    leader.remove_blob_key_sequence("b")
+    assert view.blob_counts() == storm.blob_counts(["a", "b"])
+    storm.state.set_data(paths.blob_key_sequence("b"), b"no number")
+    assert view.blob_counts()["b"][0] == 0
 
 
 def test_leader_has_the_view_of_the_session(storm):

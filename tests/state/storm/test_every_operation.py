@@ -46,7 +46,6 @@ READS = {
     "blobstore",
     "blobstore_info",
     "blob_counts",
-    "blob_holders",
     "blob_key_sequence",
     "blobs",
     "backpressure_topologies",

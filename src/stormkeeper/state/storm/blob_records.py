@@ -95,14 +95,6 @@ class BlobReads(RecordReader):
         holders = map(paths.parse_blob_holder, self._names(path, callback))
         return [holder for holder in holders if holder]
 
-    def blob_holders(self, keys: Collection[str]) -> dict[str, list[BlobHolder]]:
-        """Return holders by key, perhaps a moment old."""
-        names = self._state.children_many([paths.blob(key) for key in keys])
-        return {
-            key: [holder for holder in map(paths.parse_blob_holder, of_key or ()) if holder]
-            for key, of_key in zip(keys, names, strict=True)
-        }
-
     def blobs(
         self, keys: Collection[str] | None = None, callback: Callback | None = None
     ) -> dict[str, BlobEntry]:
@@ -121,7 +113,7 @@ class BlobReads(RecordReader):
         with ExitStack() as reads:
             for path in numbers if callback is not None else ():
                 reads.enter_context(self._callbacks.once(WatchKind.NODE, path, callback))
-            counted = self._state.read_many(numbers, callback is not None)
+            counters = self._state.read_many(numbers, callback is not None)
         recorded = [_newest(names) for names in self._state.children_many(numbers)]
         announced = self._state.children_many([paths.blob(key) for key in keys])
         firsts = [
@@ -130,14 +122,14 @@ class BlobReads(RecordReader):
         ]
         entries = {}
         for key, counter, held, path, node, names in zip(
-            keys, counted, recorded, firsts, self._state.read_many(firsts), announced, strict=True
+            keys, counters, recorded, firsts, self._state.read_many(firsts), announced, strict=True
         ):
             if counter is None:
                 continue
             record = self._blob_record(path, node) if held and node is not None else None
             now = _newest(names, version=record.version) if record else []
             entries[key] = BlobEntry(
-                _counted(counter),
+                counted(counter.data),
                 counter.stat.created,
                 record,
                 tuple(holder.nimbus for holder in held),
@@ -149,7 +141,7 @@ class BlobReads(RecordReader):
         """Return the highest version and `BlobRecord.born` of each counted blob, perhaps old."""
         nodes = self._state.read_many([paths.blob_key_sequence(key) for key in keys])
         return {
-            key: (_counted(node), node.stat.created)
+            key: (counted(node.data), node.stat.created)
             for key, node in zip(keys, nodes, strict=True)
             if node is not None
         }
@@ -266,8 +258,9 @@ class BlobWrites(RecordWriter):
         self._writer.delete_node(paths.blob_key_sequence(key))
 
 
-def _counted(node: NodeData) -> int:
-    count: int = _NUMBER.unpack(node.data)[0] if len(node.data) == _NUMBER.size else 0
+def counted(data: bytes) -> int:
+    """Return the number in a blob's sequence node, 0 if unreadable."""
+    count: int = _NUMBER.unpack(data)[0] if len(data) == _NUMBER.size else 0
     return count
 
 

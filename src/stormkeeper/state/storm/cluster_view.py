@@ -1,8 +1,8 @@
 """The records of a cluster in memory, in sync with the store: for plans and answers.
 
 A `ClusterView` subscribes to topologies, assignments, supervisors, Nimbuses with their locks, and
-the names of queries' nodes. Blobs' holders have a subscription of their own, from the first use on:
-a dying Nimbus takes three of them for each topology along, and no plan waits for these. Each
+the names of queries' nodes. Blobs' counts and holders have subscriptions of their own, from the
+first use on: a dying Nimbus takes three holders for each topology along, and no plan waits. Each
 version of a record is decoded once, and records that did not change are the same objects in all
 snapshots: nobody may change them. For records of a single topology, such as profiler requests, make
 a `Subscription` of your own.
@@ -23,6 +23,7 @@ from stormkeeper.paths import BlobHolder
 from stormkeeper.state import leader_lock
 from stormkeeper.state.leader_lock import Lock
 from stormkeeper.state.storage import NodeData, StateReader
+from stormkeeper.state.storm.blob_records import counted
 from stormkeeper.state.subscription import Subscription
 from stormkeeper.state.subtrees import Node, Snapshot, Subtree
 from stormkeeper.thrift.records import Assignment, NimbusSummary, StormBase, SupervisorInfo
@@ -99,7 +100,8 @@ class ClusterView:
         self._unreadable = 0
         self._state = state
         self._lock = threading.Lock()
-        self._blobs: Subscription | None = None
+        #: By path of the subtree.
+        self._others: dict[str, Subscription] = {}
         self._holders: tuple[Mapping[str, Node], Mapping[str, tuple[BlobHolder, ...]]] = ({}, {})
         # Last: starts a thread.
         self.subscription = Subscription(
@@ -126,34 +128,49 @@ class ClusterView:
     def close(self) -> None:
         self.subscription.close()
         with self._lock:
-            if self._blobs is not None:
-                self._blobs.close()
+            for each in self._others.values():
+                each.close()
 
     def latest(self) -> ClusterRecords:
         """Return the newest records, whatever their age; waits only for the first."""
         snapshot = self.subscription.snapshot
         return self._records(snapshot) if snapshot.revision else self.caught_up()
 
-    def caught_up(self, timeout_secs: float | None = None) -> ClusterRecords:
+    def caught_up(self) -> ClusterRecords:
         """Return records with all writes of this session; supervisors' values may wait."""
-        return self._records(self.subscription.caught_up(timeout_secs))
+        return self._records(self.subscription.caught_up())
 
-    def with_holders(self, timeout_secs: float | None = None) -> ClusterRecords:
+    def with_holders(self) -> ClusterRecords:
         """Return records as `caught_up`, with the holders of blobs."""
-        records = self.caught_up(timeout_secs)
-        with self._lock:
-            if self._blobs is None:
-                subtree = Subtree(paths.BLOBSTORE, 2)
-                self._blobs = Subscription(self._state, [subtree], name="blob holders").start()
-        nodes = self._blobs.caught_up(timeout_secs).trees[paths.BLOBSTORE]
+        records = self.caught_up()
+        nodes = self._nodes(Subtree(paths.BLOBSTORE, 2), "blob holders")
         known = self._holders
         if known[0] is not nodes:
             known = self._holders = (nodes, _holders(paths.BLOBSTORE, nodes))
         return replace(records, holders=known[1])
 
-    def now(self, timeout_secs: float | None = None) -> ClusterRecords:
+    def blob_counts(self) -> Mapping[str, tuple[int, int]]:
+        """Return the highest version and `BlobRecord.born` by blob key, as `caught_up`."""
+        top = paths.BLOB_KEY_SEQUENCES
+        nodes = self._nodes(Subtree(top, 1, _counted), "blob counts")
+        return {
+            path.removeprefix(f"{top}/"): (node.value, node.stat.created)
+            for path, node in nodes.items()
+            if path != top
+        }
+
+    def _nodes(self, subtree: Subtree, name: str) -> Mapping[str, Node]:
+        """Return the nodes of a subtree with a subscription of its own, as `caught_up`."""
+        with self._lock:
+            subscription = self._others.get(subtree.path)
+            if subscription is None:
+                subscription = Subscription(self._state, [subtree], name=name).start()
+                self._others[subtree.path] = subscription
+        return subscription.caught_up().trees[subtree.path]
+
+    def now(self) -> ClusterRecords:
         """Return records with all writes before this call; supervisors' values may wait."""
-        return self._records(self.subscription.now(timeout_secs, may_wait=True))
+        return self._records(self.subscription.now(may_wait=True))
 
     def _on_unreadable(self, path: str, error: SerializationError) -> None:
         self._unreadable += 1
@@ -235,6 +252,10 @@ def _locks(path: str, nodes: Mapping[str, Node]) -> tuple[Lock, ...]:
     return tuple(
         leader_lock.in_line({name: NodeData(node.value, node.stat) for name, node in below.items()})
     )
+
+
+def _counted(_path: str, data: bytes) -> int:
+    return counted(data)
 
 
 def _holders(path: str, nodes: Mapping[str, Node]) -> Mapping[str, tuple[BlobHolder, ...]]:
