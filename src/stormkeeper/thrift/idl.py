@@ -261,6 +261,6 @@ def _frozen(value: Any) -> Any:
         return frozenset(value)
     if isinstance(value, list | tuple):
         return tuple([_frozen(item) for item in value])
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return frozenset([(_frozen(key), _frozen(item)) for key, item in value.items()])
     return value

@@ -270,7 +270,8 @@ def _shared_reader(cls: type) -> Reader:
             if length not in lengths and len(lengths) < _MAX_LENGTHS:
                 lengths.append(length)
             if length in lengths:
-                records[data[pos:end]] = record
+                # Made by `__init__`, the attributes need no dict, which takes twice the room.
+                record = records[data[pos:end]] = cls(**vars(record))
         return record, end
 
     return read

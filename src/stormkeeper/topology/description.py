@@ -166,15 +166,19 @@ def decode(data: bytes) -> Description:
         description = msgspec.json.decode(data, type=Description)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SerializationError(f"this is no description of a topology: {error}") from error
-    _check(description)
-    return description
+    made_again = _checked(description)
+    # Equal, with each name once in memory.
+    return msgspec.structs.replace(
+        description, queries=made_again.queries, executors=made_again.executors
+    )
 
 
 class _Versioned(msgspec.Struct):
     version: int
 
 
-def _check(description: Description) -> None:
+def _checked(description: Description) -> Description:
+    """Return the description made again from its components; raise `SerializationError`."""
     what = f"the description of the topology {description.name!r}"
     try:
         unheard(description.name)  # checks the name
@@ -189,12 +193,13 @@ def _check(description: Description) -> None:
     for field in ("components", "queries", "executors"):
         if getattr(made_again, field) != getattr(description, field):
             raise SerializationError(f"{what} does not hold together: its {field} are others")
+    return made_again
 
 
 def _rebuilt(description: Description) -> Topology:
     topology = unheard(description.name, description.conf)
     for component in description.components:
-        settings: Any = {"parallelism": component.parallelism, "name": component.id}
+        settings: Any = {"parallelism": component.parallelism, "name": sys.intern(component.id)}
         if component.kind == "spout":
             topology.spout(**settings)(_without_function)
         else:

@@ -1,11 +1,22 @@
 """The records of a cluster in memory."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stormkeeper import paths
 from stormkeeper.state import leader_lock
-from stormkeeper.thrift.records import Assignment, StormBase, SupervisorInfo, TopologyStatus
+from stormkeeper.state.storm.cluster_view import records_below
+from stormkeeper.thrift.records import (
+    Assignment,
+    NodeInfo,
+    StormBase,
+    SupervisorInfo,
+    TopologyStatus,
+)
+from stormkeeper.thrift.serialization import Codec, deserialize, serialize
 from support.leaders import lead
+from support.record_strategies import records
 from support.waiting import until
 
 BASE = StormBase("wc", TopologyStatus.ACTIVE, 1)
@@ -20,6 +31,39 @@ def test_empty_cluster_has_no_records(view):
     records = view.caught_up()
     assert (records.bases, records.assignments, records.supervisors, records.nimbuses) == ({},) * 4
     assert (records.ended, records.claimed, records.holders) == ({},) * 3
+
+
+def decoded(path, data):
+    return records_below(path, Codec(), lambda *error: pytest.fail(str(error))).decode("", data)
+
+
+@given(
+    st.one_of(
+        records(Assignment).map(lambda record: (paths.ASSIGNMENTS, record)),
+        records(StormBase).map(lambda record: (paths.STORMS, record)),
+    )
+)
+def test_record_in_memory_equals_the_written_one(written):
+    path, record = written
+    kept, data = decoded(path, serialize(record)), serialize(record)
+    assert kept == deserialize(type(record), data)
+    assert hash(kept) == hash(record)
+    assert serialize(kept) == data
+
+
+def test_two_assignments_share_equal_parts():
+    tasks = range(1000, 1100)
+    written = Assignment(
+        "/code",
+        executor_node_port={(task, task): NodeInfo("node-1", {6700}) for task in tasks},
+        executor_start_time_secs={(task, task): 1_700_000_000 for task in tasks},
+    )
+    one, two = (decoded(paths.ASSIGNMENTS, serialize(written)) for _ in range(2))
+    executors, times = one.executor_node_port, one.executor_start_time_secs
+    assert all(a is b for a, b in zip(executors, two.executor_node_port, strict=True))
+    assert executors[1000, 1000].node is two.executor_node_port[1000, 1000].node
+    assert executors[1000, 1000] is executors[1099, 1099]
+    assert len({id(each) for each in times.values()}) == 1
 
 
 def test_own_writes_are_seen_at_once(view, storm, leader):

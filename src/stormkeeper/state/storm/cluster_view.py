@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from sys import intern
 from types import MappingProxyType
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from stormkeeper import paths
 from stormkeeper.errors import SerializationError
@@ -26,7 +28,13 @@ from stormkeeper.state.storage import NodeData, StateReader
 from stormkeeper.state.storm.blob_records import counted
 from stormkeeper.state.subscription import Subscription
 from stormkeeper.state.subtrees import Node, Snapshot, Subtree
-from stormkeeper.thrift.records import Assignment, NimbusSummary, StormBase, SupervisorInfo
+from stormkeeper.thrift.records import (
+    Assignment,
+    NimbusSummary,
+    StormBase,
+    SupervisorInfo,
+    WorkerLaunch,
+)
 from stormkeeper.thrift.serialization import Codec
 
 log = logging.getLogger(__name__)
@@ -51,12 +59,89 @@ def records_below(
 
     def decode(node: str, data: bytes) -> Any:
         try:
-            return codec.read(cls, data)
+            record: Any = codec.read(cls, data)
         except SerializationError as error:
             on_unreadable(node, error)
             return error
+        compact = _COMPACTED.get(cls)
+        return record if compact is None else compact(record)
 
     return Subtree(path, 1, decode)
+
+
+class _Keys(dict[Any, int]):
+    """The keys of equal maps, with the places of their values."""
+
+    __slots__ = ("__weakref__",)
+
+
+_KEYS: WeakValueDictionary[tuple[Any, ...], _Keys] = WeakValueDictionary()
+
+
+class _Row(Mapping[Any, Any]):
+    """A map that shares its keys with others: all assignments have executors (1, 1), (2, 2) ..."""
+
+    __slots__ = ("_keys", "_values")
+
+    def __init__(self, keys: Iterable[Any], values: Iterable[Any]) -> None:
+        keys = tuple(keys)
+        known = _KEYS.get(keys)
+        if known is None:
+            known = _KEYS[keys] = _Keys(zip(keys, range(len(keys)), strict=True))
+        self._keys = known
+        self._values = tuple(values)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._values[self._keys[key]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def _compact_assignment(record: Any) -> Any:
+    """Share the parts that many assignments have."""
+    places, times = record.executor_node_port, record.executor_start_time_secs
+    for each in {id(each): each for each in (places or {}).values()}.values():
+        each.node = intern(each.node)
+    if places:
+        record.executor_node_port = _Row(places, places.values())
+    if times:
+        same: dict[int, int] = {}
+        shared = map(same.setdefault, times.values(), times.values())
+        record.executor_start_time_secs = _Row(times, shared)
+    if record.node_host:
+        record.node_host = _interned(record.node_host)
+    for number, launch in enumerate(record.launches or ()):
+        launch.node = intern(launch.node)
+        launch.queries = [*map(intern, launch.queries)]
+        record.launches[number] = WorkerLaunch(**vars(launch))  # half as large, without a dict
+    return record
+
+
+def _compact_base(record: Any) -> Any:
+    """Share names that many topologies have."""
+    hints, kept = record.component_executors, record.checkpoints
+    if hints:
+        record.component_executors = _Row(map(intern, hints), hints.values())
+    if kept is not None:
+        kept.nodes, kept.hosts = _interned(kept.nodes), kept.hosts and _interned(kept.hosts)
+    return record
+
+
+def _interned(names: Mapping[str, str]) -> dict[str, str]:
+    return {intern(name): intern(of) for name, of in names.items()}
+
+
+_COMPACTED: Mapping[type, Callable[[Any], Any]] = {
+    Assignment: _compact_assignment,
+    StormBase: _compact_base,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
