@@ -125,7 +125,7 @@ class PacemakerHeartbeats:
         return self._pool.children(paths.check(path))
 
     def remove(self, path: str) -> None:
-        """Delete; a server that does not answer deletes later."""
+        """Delete on all servers that answer; on the others the heartbeats expire."""
         self._pool.delete_path(paths.check(path))
 
     def close(self) -> None:

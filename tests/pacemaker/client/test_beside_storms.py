@@ -243,25 +243,6 @@ def test_a_pool_of_one_of_each_kind_does_all_that_it_does(storms, values, method
 
 
 @pytest.mark.parametrize("method", ["NONE", "DIGEST"])
-def test_a_delete_that_it_missed_is_made_good(storms, values, method):
-    storm = storms(method)
-    with (
-        PacemakerProcess(conf=values(method)) as daemon,
-        storm,
-        pool_of(values(method), storm, daemon, retries=1) as pool,
-    ):
-        assert pool.children("/") == []
-        storm.stop()
-        pool.delete_path("/workerbeats/gone")
-        with storm:
-            storm.store.pulses["/workerbeats/gone/node-6700"] = b"1"
-            storm.store.pulses[PULSE] = b"1"
-            until(lambda: storm.store.asked[MessageType.DELETE_PATH])
-            assert pool.children("/workerbeats") == ["wc-1-1700000000"]
-            assert storm.ended_by is None
-
-
-@pytest.mark.parametrize("method", ["NONE", "DIGEST"])
 def test_writers_go_to_it_and_leave_it_again(storms, values, method, monkeypatch):
     monkeypatch.setattr(pool_writes, "LOOK_SECS", 0.1)
     storm = storms(method)

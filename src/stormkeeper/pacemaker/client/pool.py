@@ -40,7 +40,7 @@ from stormkeeper.pacemaker.client.pool_reads import (
     stopwatch,
     without_values,
 )
-from stormkeeper.pacemaker.client.pool_writes import MissedDeletes, PulseSender
+from stormkeeper.pacemaker.client.pool_writes import PulseSender
 from stormkeeper.pacemaker.client.server_reads import (
     Heartbeat,
     Question,
@@ -108,11 +108,8 @@ class PacemakerPool:
             for address in addresses
         }
         self._missing = MissingServers(len(addresses))
-        self._missed_deletes = MissedDeletes(self._clients, self._loop)
         #: Sends the pulses; a worker's store uses the sender alone.
-        self.sender = PulseSender(
-            self._clients, self._missed_deletes, random=random, retries=retries
-        )
+        self.sender = PulseSender(self._clients, random=random, retries=retries)
 
     @property
     def clients(self) -> Mapping[Address, PacemakerClient]:
@@ -247,21 +244,18 @@ class PacemakerPool:
     def delete_path(self, path: str) -> None:
         """Delete all pulses at and below `path` on all servers.
 
-        A server that does not answer gets the delete later, also after a
-        `PacemakerUnavailableError`. Raises `NotAuthorizedError` if a server refused.
+        The pulses of a server that does not answer stay until they expire. Raises
+        `NotAuthorizedError` if a server refused.
         """
         request = Message(MessageType.DELETE_PATH, path=path)
         outcomes = self._ask(lambda _: one_request(request), self._clients.values())
-        refusals: list[NotAuthorizedError] = []
-        for address, error in outcomes.failed.items():
-            if isinstance(error, NotAuthorizedError):
-                refusals.append(error)
-            elif not isinstance(error, PacemakerClosedError):
-                log.warning("the delete of %s will be repeated: %s", path, error)
-                self._missed_deletes.remember(address, path)
+        failures = outcomes.failed.values()
+        refusals = [error for error in failures if isinstance(error, NotAuthorizedError)]
         if refusals:
             raise join_errors(refusals)
         self._check(outcomes)
+        for error in failures:
+            log.warning("the pulses of %s stay there until they expire: %s", path, error)
 
     def _read_all(
         self, question_for: Callable[[PacemakerClient], Question[T]], *, hurried: bool = False
@@ -278,14 +272,9 @@ class PacemakerPool:
         *,
         hurried: bool = False,
     ) -> Outcomes[T]:
-        def begin(client: PacemakerClient) -> Question[T]:
-            # Deletes sent ahead of a failed try have failed too.
-            self._missed_deletes.send(client)
-            return question_for(client)
-
         return ask_all(
             clients,
-            begin,
+            question_for,
             try_timeout=self._try_timeout,
             deadline=self._deadline,
             retries=self._retries,

@@ -1,4 +1,4 @@
-"""Writes to several Pacemakers: pulses, each to one server, and the deletes that servers missed.
+"""Pulses of a writer to several Pacemakers, each pulse to one server.
 
 Writers spread evenly:
 
@@ -9,22 +9,14 @@ Writers spread evenly:
   the home soon fails again, the interval doubles.
 
 Of two copies of a path, the one received last counts, so moving is harmless.
-
-A missed delete is sent ahead of the next request to the server, on the same connection, so that no
-read shows deleted pulses; without requests a timer sends the delete. A pulse cancels the missed
-deletes of its path; other paths below stay until they expire (``pacemaker.pulse.ttl.secs``), as
-after the end of the process.
 """
 
 import logging
 import threading
 import time
-from asyncio import TimerHandle
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import partial
 from random import Random
 from typing import Final
 
@@ -36,7 +28,6 @@ from stormkeeper.errors import (
     RemoteProtocolError,
     StormkeeperError,
 )
-from stormkeeper.pacemaker.client.event_loop import ClientEventLoop
 from stormkeeper.pacemaker.client.pacemaker_client import PacemakerClient
 from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 
@@ -54,9 +45,6 @@ MOST_PATIENCE: Final = 16.0
 
 #: A failure within so many `LOOK_SECS` of a return doubles the interval.
 _SOON: Final = 4.0
-
-#: Seconds between attempts to send missed deletes without requests.
-REPEAT_SECS: Final = 3.0
 
 #: Needs the same permission as a pulse and stores nothing.
 _CHECK: Final = Message(MessageType.CREATE_PATH, path="/")
@@ -112,113 +100,17 @@ class WriterPlacement:
         self._check_at = now + self._patience * LOOK_SECS * self._random.uniform(0.5, 1.5)
 
 
-@dataclass(eq=False, slots=True)
-class MissedDelete:
-    """A delete of a path and all below, which a server did not get."""
-
-    path: str
-    under_way: bool = False
-
-
-class MissedDeletes:
-    """Remembers and repeats deletes that servers missed; thread-safe."""
-
-    def __init__(self, clients: Mapping[Address, PacemakerClient], loop: ClientEventLoop) -> None:
-        self._clients = clients
-        self._loop = loop
-        self._lock = threading.Lock()
-        #: Oldest first.
-        self._missed: dict[Address, list[MissedDelete]] = {}
-        # Used by the loop's thread only.
-        self._timer: TimerHandle | None = None
-
-    def remember(self, server: Address, path: str) -> None:
-        with self._lock:
-            # The delete of a path includes older deletes below.
-            missed = self._missed.get(server, [])
-            kept = [one for one in missed if not _at_or_below(one.path, path)]
-            self._missed[server] = [*kept, MissedDelete(path)]
-        try:
-            self._loop.start()
-        except PacemakerUnavailableError as error:
-            log.warning("missed deletes wait for the next read: %s", error)
-        self._loop.call(self._set_timer)
-
-    def cancel(self, server: Address, path: str) -> None:
-        """Cancel deletes that would delete a pulse on the way."""
-        if server in self._missed:
-            with self._lock:
-                self._keep(server, lambda missed: not _at_or_below(path, missed.path))
-
-    def send(self, client: PacemakerClient) -> None:
-        """Send the deletes that a server missed, without waiting for answers."""
-        if client.address not in self._missed:
-            return
-        with self._lock:
-            waiting = [one for one in self._missed.get(client.address, []) if not one.under_way]
-            for missed in waiting:
-                missed.under_way = True
-        for missed in waiting:
-            try:
-                future = client.submit(Message(MessageType.DELETE_PATH, path=missed.path))
-            except StormkeeperError:  # closed, or no thread is available now
-                missed.under_way = False
-            else:
-                future.add_done_callback(partial(self._settle, client.address, missed))
-
-    def _settle(self, server: Address, missed: MissedDelete, future: Future[Message]) -> None:
-        error = future.exception()
-        if error is None:
-            log.info("the missed delete of %s is done at %s", missed.path, server)
-        elif isinstance(error, NotAuthorizedError):
-            log.warning("the missed delete of %s failed: %s", missed.path, error)
-        else:
-            missed.under_way = False
-            return
-        with self._lock:
-            self._keep(server, lambda other: other is not missed)
-
-    def _keep(self, server: Address, wanted: Callable[[MissedDelete], bool]) -> None:
-        kept = [missed for missed in self._missed.get(server, []) if wanted(missed)]
-        if kept:
-            self._missed[server] = kept
-        else:
-            self._missed.pop(server, None)
-
-    # --- in the loop's thread
-
-    def _set_timer(self) -> None:
-        if self._timer is None and self._missed:
-            self._timer = self._loop.start().call_later(REPEAT_SECS, self._repeat)
-
-    def _repeat(self) -> None:
-        self._timer = None
-        try:
-            for server in list(self._missed):
-                if self._clients[server].retry_in() == 0.0:
-                    self.send(self._clients[server])
-        finally:
-            self._set_timer()
-
-
-def _at_or_below(path: str, root: str) -> bool:
-    """Compare by whole segments."""
-    return path == root or path.startswith(root if root.endswith("/") else root + "/")
-
-
 class PulseSender:
     """Sends each pulse to one of several Pacemakers; thread-safe."""
 
     def __init__(
         self,
         clients: Mapping[Address, PacemakerClient],
-        missed_deletes: MissedDeletes,
         *,
         random: Random,
         retries: int,
     ) -> None:
         self._clients = clients
-        self._missed_deletes = missed_deletes
         self._retries = retries
         self.placement = WriterPlacement(list(clients), random)
         #: Guards the placement and `_left`.
@@ -250,8 +142,6 @@ class PulseSender:
             if client.retry_in() >= left:
                 break
             tries[address] += 1
-            self._missed_deletes.send(client)
-            self._missed_deletes.cancel(address, path)
             try:
                 future = client.submit(
                     message, deadline=left, started=started, tries=tries[address]
