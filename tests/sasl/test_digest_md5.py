@@ -212,7 +212,7 @@ def test_a_response_is_good_for_its_own_challenge_alone():
     with pytest.raises(AuthenticationError, match="nonce is not this challenge's"):
         second.step(said)
     first.step(said)
-    with pytest.raises(AuthenticationError, match="a second response"):
+    with pytest.raises(AuthenticationError, match="after the end"):
         first.step(said)
 
 
@@ -221,21 +221,9 @@ def test_there_is_one_guess_for_each_challenge():
     challenge = ours.start()
     with pytest.raises(AuthenticationError, match="wrong password"):
         ours.step(client(UserPassword("u", "wrong")).step(challenge))
-    with pytest.raises(AuthenticationError, match="a second response"):
+    with pytest.raises(AuthenticationError, match="after the end"):
         ours.step(client().step(challenge))
     assert not ours.complete
-
-
-def test_a_response_before_the_challenge_is_refused():
-    with pytest.raises(AuthenticationError, match="before the challenge"):
-        server().step(b"")
-
-
-def test_an_authentication_begins_once():
-    ours = server()
-    ours.start()
-    with pytest.raises(AuthenticationError, match="begun already"):
-        ours.start()
 
 
 def replace(name, text):
@@ -362,7 +350,7 @@ def test_challenges_that_the_client_refuses(change, reason):
     ours = client()
     with pytest.raises(AuthenticationError, match=reason):
         ours.step(change(server().start()))
-    with pytest.raises(AuthenticationError, match="after a challenge that was refused"):
+    with pytest.raises(AuthenticationError, match="after the end"):
         ours.step(server().start())
     assert not ours.complete
 
@@ -409,19 +397,11 @@ def test_a_token_after_the_end_is_refused():
 
 
 @pytest.mark.parametrize("name", ["chris", "größe", "测试", 'a"b\\c, d=e'])
-@pytest.mark.parametrize("utf8", [True, False])
-def test_names_and_passwords_of_any_script(name, utf8):
+def test_names_and_passwords_of_any_script(name):
     user = UserPassword(name, name + " secret")
     ours = DigestServer({user.username: user.password}.get, realm="rëalm")
     theirs = DigestClient(user, realm="rëalm")
-    challenge = ours.start()
-    if not utf8:
-        challenge = challenge.replace(b",charset=utf-8", b"").replace("ë".encode(), b"\xeb")
-    if not utf8 and name == "测试":
-        with pytest.raises(AuthenticationError, match="cannot be written in ISO 8859-1"):
-            theirs.step(challenge)
-        return
-    theirs.step(ours.step(theirs.step(challenge)))
+    theirs.step(ours.step(theirs.step(ours.start())))
     assert theirs.complete
     assert ours.authorization_id == name
 

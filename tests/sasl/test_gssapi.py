@@ -353,15 +353,6 @@ def test_a_client_that_reaches_no_kdc(kerberos_realm, login_of):
         kerberos_realm.start_kdc()
 
 
-def test_a_client_begins_once(halves):
-    client, _ = halves
-    with pytest.raises(AuthenticationError, match="before the ticket"):
-        client.step(b"")
-    client.start()
-    with pytest.raises(AuthenticationError, match="begun already"):
-        client.start()
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from stormkeeper.errors import AuthenticationError
-from stormkeeper.sasl import SAME_METHOD
+from stormkeeper.sasl import SAME_METHOD, Mechanism
 from stormkeeper.sasl.credentials import UserPassword, client_name, printable
 
 #: RFC 2831 §2.1.1, §2.1.2.
@@ -45,7 +45,7 @@ def random_nonce() -> bytes:
     return base64.b64encode(secrets.token_bytes(30))
 
 
-class DigestServer:
+class DigestServer(Mechanism):
     """The server's half: a challenge, a response, and the server's proof.
 
     `password_of` returns None for an unknown user. The client must use `realm` and `digest_uri`.
@@ -61,20 +61,14 @@ class DigestServer:
         digest_uri: str = STORM_DIGEST_URI,
         nonce: Callable[[], bytes] = random_nonce,
     ) -> None:
+        super().__init__(self._verify)
         self._password_of = password_of
         self._realm = realm
         self._digest_uri = digest_uri.encode()
-        self._new_nonce = nonce
-        self._nonce: bytes | None = None
-        self._answered = False
-        self.complete = False
-        self.authorization_id: str | None = None
+        self._nonce = nonce()
 
     def start(self) -> bytes:
-        """Return the challenge; raises `AuthenticationError` at a second call."""
-        if self._nonce is not None:
-            raise AuthenticationError("the authentication has begun already")
-        self._nonce = self._new_nonce()
+        """Return the challenge."""
         return write_directives(
             [
                 ("realm", self._realm.encode(), True),
@@ -84,32 +78,19 @@ class DigestServer:
             ]
         )
 
-    def step(self, token: bytes) -> bytes:
-        """Return the proof for a correct response; raise `AuthenticationError`."""
-        if self._nonce is None:
-            raise AuthenticationError("a response came before the challenge")
-        if self._answered:
-            raise AuthenticationError("a second response came to one challenge")
-        # First of all: a client has one guess per nonce.
-        self._answered = True
+    def _verify(self, token: bytes) -> bytes:
+        """Return the proof for a correct response."""
         response = _checked(
             parse_directives(token, MAX_RESPONSE), _RESPONSE_ONCE, _RESPONSE_AT_MOST_ONCE
         )
-        utf8 = _has_utf8(response)
         self._check_terms(response)
-        username = _decoded(response["username"], "username", utf8=utf8)
+        username = _text(response["username"], "username")
         authzid = _text(response["authzid"], "authzid") if "authzid" in response else None
         if authzid is not None and authzid != username:
             raise AuthenticationError("authzid differs from username: no client may act as another")
         password = self._password_of(username)
-        key = _session_key(
-            UserPassword(username, password or ""),
-            self._realm,
-            self._nonce,
-            response["cnonce"],
-            authzid=authzid,
-            utf8=utf8,
-        )
+        user = UserPassword(username, password or "")
+        key = _session_key(user, self._realm, self._nonce, response["cnonce"], authzid)
         # In the client's spelling, as in the JDK: case does not matter.
         uri = response["digest-uri"]
         expected = _digest(key, self._nonce, response["cnonce"], b"AUTHENTICATE:" + uri)
@@ -122,15 +103,13 @@ class DigestServer:
         return b"rspauth=" + _digest(key, self._nonce, response["cnonce"], b":" + uri)
 
     def _check_terms(self, response: Mapping[str, bytes]) -> None:
-        assert self._nonce is not None
         if not hmac.compare_digest(response["nonce"], self._nonce):
             raise AuthenticationError(
                 "nonce is not this challenge's: a response is being used again, or was damaged"
             )
         if response["nc"] != _NONCE_COUNT:
             raise AuthenticationError("nc must be 00000001: this is the nonce's first use")
-        realm = _decoded(response.get("realm", b""), "realm", utf8=_has_utf8(response))
-        if realm != self._realm:
+        if _text(response.get("realm", b""), "realm") != self._realm:
             raise AuthenticationError(f"realm must be {self._realm!r}")
         if response["digest-uri"].lower() != self._digest_uri.lower():
             raise AuthenticationError(f"digest-uri must be {self._digest_uri.decode()!r}")
@@ -142,14 +121,13 @@ class DigestServer:
             raise AuthenticationError("response must be 32 digits of lower-case hex")
 
 
-class DigestClient:
+class DigestClient(Mechanism):
     """The client's half: answers a challenge, and checks the server's proof.
 
     For Storm `user` has `credentials.storm_username` and `credentials.storm_password`.
     """
 
     name = "DIGEST-MD5"
-    authorization_id = None
 
     def __init__(
         self,
@@ -159,32 +137,11 @@ class DigestClient:
         digest_uri: str = STORM_DIGEST_URI,
         cnonce: Callable[[], bytes] = random_nonce,
     ) -> None:
+        super().__init__(self._respond)
         self._user = user
         self._realm = realm
         self._digest_uri = digest_uri.encode()
         self._new_cnonce = cnonce
-        self._challenged = False
-        self._rspauth: bytes | None = None
-        self.complete = False
-
-    def start(self) -> None:
-        """Return None: the server begins."""
-
-    def step(self, token: bytes) -> bytes | None:
-        """Return the response to the challenge; None after the server's proof."""
-        if self.complete:
-            raise AuthenticationError("a token came after the end of the authentication")
-        if self._rspauth is None:
-            if self._challenged:
-                raise AuthenticationError("a token came after a challenge that was refused")
-            self._challenged = True
-            return self._respond(token)
-        expected, self._rspauth = self._rspauth, None
-        proof = _checked(parse_directives(token, MAX_CHALLENGE), ("rspauth",), ())
-        if not hmac.compare_digest(expected, proof["rspauth"]):
-            raise AuthenticationError("the server does not know the password: rspauth is wrong")
-        self.complete = True
-        return None
 
     def _respond(self, token: bytes) -> bytes:
         if token.startswith(_SCRAM):
@@ -197,7 +154,6 @@ class DigestClient:
             _CHALLENGE_ONCE,
             _CHALLENGE_AT_MOST_ONCE,
         )
-        utf8 = _has_utf8(challenge)
         if challenge["algorithm"].lower() != b"md5-sess":
             raise AuthenticationError("algorithm must be md5-sess")
         qops = {qop.strip().lower() for qop in challenge.get("qop", b"auth").split(b",")}
@@ -205,16 +161,16 @@ class DigestClient:
             raise AuthenticationError("the server does not offer the qop auth")
         if not challenge["nonce"]:
             raise AuthenticationError("nonce is empty")
-        if offered and self._realm not in (_decoded(r, "realm", utf8=utf8) for r in offered):
+        if offered and self._realm not in (_text(r, "realm") for r in offered):
             raise AuthenticationError(f"the server does not offer the realm {self._realm!r}")
         cnonce, nonce = self._new_cnonce(), challenge["nonce"]
-        key = _session_key(self._user, self._realm, nonce, cnonce, utf8=utf8)
+        key = _session_key(self._user, self._realm, nonce, cnonce)
         response = _digest(key, nonce, cnonce, b"AUTHENTICATE:" + self._digest_uri)
         self._rspauth = _digest(key, nonce, cnonce, b":" + self._digest_uri)
-        charset = "utf-8" if utf8 else "latin-1"
+        self._next = self._check_proof
         answer = [
-            ("username", _encoded(self._user.username, charset), True),
-            ("realm", _encoded(self._realm, charset), True),
+            ("username", self._user.username.encode(), True),
+            ("realm", self._realm.encode(), True),
             ("nonce", nonce, True),
             ("nc", _NONCE_COUNT, False),
             ("cnonce", cnonce, True),
@@ -223,15 +179,24 @@ class DigestClient:
             ("response", response, False),
             ("qop", b"auth", False),
         ]
-        if utf8:
+        if "charset" in challenge:
             answer.insert(0, ("charset", b"utf-8", False))
         return write_directives(answer)
+
+    def _check_proof(self, token: bytes) -> None:
+        proof = _checked(parse_directives(token, MAX_CHALLENGE), ("rspauth",), ())
+        if not hmac.compare_digest(self._rspauth, proof["rspauth"]):
+            raise AuthenticationError("the server does not know the password: rspauth is wrong")
+        self.complete = True
 
 
 def _checked(
     parsed: list[tuple[str, bytes]], once: tuple[str, ...], at_most_once: tuple[str, ...]
 ) -> dict[str, bytes]:
-    """Return the known directives by name; others are ignored (RFC 2831 §2.1.1)."""
+    """Return the known directives by name; others are ignored (RFC 2831 §2.1.1).
+
+    Names must be in UTF-8, as with every JDK; RFC 2831 also knows ISO 8859-1.
+    """
     counts = Counter(name for name, _ in parsed)
     for name in once:
         if not counts[name]:
@@ -239,18 +204,10 @@ def _checked(
     for name in (*once, *at_most_once):
         if counts[name] > 1:
             raise AuthenticationError(f"{name} is there {counts[name]} times")
-    return {name: value for name, value in parsed if name in once or name in at_most_once}
-
-
-def _has_utf8(terms: Mapping[str, bytes]) -> bool:
-    """Return whether names are in UTF-8, not ISO 8859-1 (RFC 2831 §2.1.1)."""
-    if terms.get("charset", b"utf-8").lower() != b"utf-8":
+    found = {name: value for name, value in parsed if name in once or name in at_most_once}
+    if found.get("charset", b"utf-8").lower() != b"utf-8":
         raise AuthenticationError("charset must be utf-8")
-    return "charset" in terms
-
-
-def _decoded(value: bytes, name: str, *, utf8: bool) -> str:
-    return _text(value, name) if utf8 else value.decode("latin-1")
+    return found
 
 
 def _text(value: bytes, name: str) -> str:
@@ -260,41 +217,23 @@ def _text(value: bytes, name: str) -> str:
         raise AuthenticationError(f"{name} is not in UTF-8") from None
 
 
-def _encoded(value: str, charset: str) -> bytes:
-    try:
-        return value.encode(charset)
-    except UnicodeEncodeError:
-        raise AuthenticationError(
-            "the user's name, password or realm cannot be written in ISO 8859-1, and the other"
-            " side takes no UTF-8"
-        ) from None
-
-
 def _session_key(
-    user: UserPassword,
-    realm: str,
-    nonce: bytes,
-    cnonce: bytes,
-    *,
-    authzid: str | None = None,
-    utf8: bool,
+    user: UserPassword, realm: str, nonce: bytes, cnonce: bytes, authzid: str | None = None
 ) -> bytes:
     """Return H(A1) in hex (RFC 2831 §2.1.2.1)."""
-    secret = b":".join(_hashed_form(x, utf8=utf8) for x in (user.username, realm, user.password))
+    secret = b":".join(map(_hashed_form, (user.username, realm, user.password)))
     parts = [hashlib.md5(secret).digest(), nonce, cnonce]
     if authzid is not None:
         parts.append(authzid.encode())
     return hashlib.md5(b":".join(parts)).hexdigest().encode()
 
 
-def _hashed_form(value: str, *, utf8: bool) -> bytes:
+def _hashed_form(value: str) -> bytes:
     """Return the bytes to hash: ISO 8859-1 where possible (RFC 2831 §2.1.2.1)."""
     try:
         return value.encode("latin-1")
     except UnicodeEncodeError:
-        if utf8:
-            return value.encode()
-        return _encoded(value, "latin-1")
+        return value.encode()
 
 
 def _digest(key: bytes, nonce: bytes, cnonce: bytes, a2: bytes) -> bytes:

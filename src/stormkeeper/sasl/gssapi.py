@@ -6,11 +6,11 @@ as much, as only the service's key opens the ticket with the session key.
 
 import hashlib
 import os
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from stormkeeper import extras
 from stormkeeper.errors import AuthenticationError, ConfigError
+from stormkeeper.sasl import Mechanism
 from stormkeeper.sasl.credentials import printable
 from stormkeeper.sasl.jaas import Login
 
@@ -55,38 +55,37 @@ def server_keys(login: Login) -> Any:
     return _keys(login)
 
 
-class GssapiServer:
-    """The server's half, which checks a ticket with the keytab alone."""
-
+class _Gssapi(Mechanism):
     name = NAME
-
-    def __init__(self, keys: Any) -> None:
-        self._context = _context(creds=keys, usage="accept")
-        self._step: Callable[[bytes], bytes | None] = self._accept
-        self.complete = False
-        #: The client's principal with realm, once `complete`.
-        self.authorization_id: str | None = None
-
-    def start(self) -> None:
-        """Return None: the client begins."""
+    _context: Any
 
     def step(self, token: bytes) -> bytes | None:
-        step, self._step = self._step, _refuse
         try:
-            return step(token)
+            return super().step(token)
         except gssapi.exceptions.GSSError as error:
             raise AuthenticationError(_reason(error) + _remedy(error)) from error
+
+
+class GssapiServer(_Gssapi):
+    """The server's half, which checks a ticket with the keytab alone.
+
+    The client begins. `authorization_id` is the principal with realm.
+    """
+
+    def __init__(self, keys: Any) -> None:
+        super().__init__(self._accept)
+        self._context = _context(creds=keys, usage="accept")
 
     def _accept(self, token: bytes) -> bytes:
         answer: bytes | None = self._context.step(token)
         if not self._context.complete:
             if not answer:
                 raise AuthenticationError("Kerberos gave neither an answer nor an end")
-            self._step = self._accept
+            self._next = self._accept
             return answer
         if answer:
             # An AP-REP for a client that wants one, which answers nothing (RFC 4752 §3.1).
-            self._step = self._offer_after_nothing
+            self._next = self._offer_after_nothing
             return answer
         return self._offer()
 
@@ -96,7 +95,7 @@ class GssapiServer:
         return self._offer()
 
     def _offer(self) -> bytes:
-        self._step = self._agree
+        self._next = self._agree
         offer: bytes = self._context.wrap(OFFER, encrypt=False).message
         return offer
 
@@ -117,28 +116,20 @@ class GssapiServer:
         self.complete, self.authorization_id = True, principal
 
 
-class GssapiClient:
+class GssapiClient(_Gssapi):
     """The client's half; `start` may wait some seconds for each silent Kerberos server.
 
     Raises `ConfigError` for an incomplete section or keytab.
     """
 
-    name = NAME
-    authorization_id = None
-
     def __init__(self, login: Login, host: str) -> None:
+        super().__init__()
         self._login = login
         self._service = f"{login.option('serviceName')}@{host}"
         self._store = _client_store(login)
-        self._context: Any = None
-        self._step: Callable[[bytes], bytes] = self._negotiate
-        #: Whether the server has authenticated, which may still refuse this client.
-        self.complete = False
 
     def start(self) -> bytes:
         """Return the ticket, as an AP-REQ; raises `AuthenticationError` without a ticket."""
-        if self._context is not None:
-            raise AuthenticationError("the authentication has begun already")
         principal = self._login.options.get("principal")
         try:
             credentials = gssapi.Credentials(
@@ -156,6 +147,7 @@ class GssapiClient:
                 | gssapi.RequirementFlag.out_of_sequence_detection,
                 usage="initiate",
             )
+            self._next = self._negotiate
             return self._context.step() or b""
         except gssapi.exceptions.GSSError as error:
             raise AuthenticationError(
@@ -163,31 +155,17 @@ class GssapiClient:
                 f" {self._login.section} of {self._login.source}"
             ) from error
 
-    def step(self, token: bytes) -> bytes:
-        step, self._step = self._step, _refuse
-        try:
-            return step(token)
-        except gssapi.exceptions.GSSError as error:
-            raise AuthenticationError(_reason(error)) from error
-
     def _negotiate(self, token: bytes) -> bytes:
-        if self._context is None:
-            raise AuthenticationError("a token came before the ticket was sent")
         if not self._context.complete:
-            self._step = self._negotiate
+            self._next = self._negotiate
             return self._context.step(token) or b""
         offer = _unwrap(self._context, token)
         if len(offer) != len(OFFER) or not offer[0] & _NO_LAYER:
             raise AuthenticationError("the server does not offer the quality of protection auth")
-        self.complete = True
+        self.complete = True  # the server may still refuse this client
         authzid = str(self._context.initiator_name).encode()
         choice: bytes = self._context.wrap(CHOICE + authzid, encrypt=False).message
         return choice
-
-
-def _refuse(token: bytes) -> NoReturn:
-    del token
-    raise AuthenticationError("a token came after the end of the authentication")
 
 
 def default_realm() -> str:

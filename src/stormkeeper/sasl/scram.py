@@ -13,7 +13,7 @@ from scramp import ScramException, ScramMechanism
 from scramp.utils import ServerError, saslprep
 
 from stormkeeper.errors import AuthenticationError, ConfigError
-from stormkeeper.sasl import SAME_METHOD
+from stormkeeper.sasl import SAME_METHOD, Mechanism
 from stormkeeper.sasl.credentials import UserPassword, printable
 
 NAME = "SCRAM-SHA-256"
@@ -73,47 +73,37 @@ class ScramUsers:
         return hmac.digest(self._salt_key, message, "sha256")[:length]
 
 
-class ScramServer:
-    """The server's half."""
-
+class _Scram(Mechanism):
     name = NAME
+    _user: str | None = None
+
+    def step(self, token: bytes) -> bytes | None:
+        try:
+            return super().step(token)
+        except (ScramException, ValueError) as error:
+            raise _refusal(error, self._user) from error
+
+
+class ScramServer(_Scram):
+    """The server's half, which refuses malformed messages and wrong passwords."""
 
     def __init__(self, users: ScramUsers, *, nonce: Callable[[], str] | None = None) -> None:
+        super().__init__(self._challenge)
         self._users = users
         self._server = ScramMechanism(NAME).make_server(
             self._look_up, s_nonce=None if nonce is None else nonce()
         )
-        self._step = 0
-        self._user: str | None = None
-        self.complete = False
-        self.authorization_id: str | None = None
 
     def start(self) -> bytes:
         return GREETING
 
-    def step(self, token: bytes) -> bytes:
-        """Process client-first or client-final; returns server-first or server-final.
-
-        Raises `AuthenticationError` for a malformed message or a wrong password.
-        """
-        self._step += 1
-        if self._step > 2:
-            raise AuthenticationError("a message came after the end of the authentication")
-        try:
-            return (self._challenge, self._verify)[self._step - 1](_text(token))
-        except AuthenticationError:
-            self._step = 2
-            raise
-        except (ScramException, ValueError) as error:
-            self._step = 2
-            raise _refusal(error, self._user) from error
-
-    def _challenge(self, text: str) -> bytes:
-        self._server.set_client_first(text)
+    def _challenge(self, token: bytes) -> bytes:
+        self._server.set_client_first(_text(token))
+        self._next = self._verify
         return str(self._server.get_server_first()).encode()
 
-    def _verify(self, text: str) -> bytes:
-        self._server.set_client_final(text)
+    def _verify(self, token: bytes) -> bytes:
+        self._server.set_client_final(_text(token))
         final = str(self._server.get_server_final()).encode()
         self.complete, self.authorization_id = True, self._user
         return final
@@ -123,13 +113,14 @@ class ScramServer:
         return self._users.verifier(name)
 
 
-class ScramClient:
-    """The client's half; raises `ConfigError` for characters that SCRAM forbids (RFC 4013)."""
+class ScramClient(_Scram):
+    """The client's half; refuses too many rounds, and a server without the password.
 
-    name = NAME
-    authorization_id = None
+    Raises `ConfigError` for characters that SCRAM forbids (RFC 4013).
+    """
 
     def __init__(self, user: UserPassword, *, nonce: Callable[[], str] | None = None) -> None:
+        super().__init__(self._greet)
         try:
             self._client = _Client(
                 [NAME], user.username, user.password, c_nonce=None if nonce is None else nonce()
@@ -139,33 +130,11 @@ class ScramClient:
                 f"the user {printable(user.username)!r} has no name, or a character in its name or"
                 " password that SCRAM allows in none, such as a control character; choose others"
             ) from error
-        self._step = 0
-        self.complete = False
-
-    def start(self) -> None:
-        """Return None: the server begins."""
-
-    def step(self, token: bytes) -> bytes | None:
-        """Process the greeting, server-first or server-final; returns the answer.
-
-        Raises `AuthenticationError` for a malformed message, too many rounds, another mechanism, or
-        a server without the password.
-        """
-        self._step += 1
-        if self._step > 3:
-            raise AuthenticationError("a message came after the end of the authentication")
-        try:
-            return (self._greet, self._prove, self._verify)[self._step - 1](token)
-        except AuthenticationError:
-            self._step = 3
-            raise
-        except (ScramException, ValueError) as error:
-            self._step = 3
-            raise _refusal(error) from error
 
     def _greet(self, token: bytes) -> bytes:
         if token != GREETING:
             raise AuthenticationError(f"the server does not speak {NAME}; {SAME_METHOD}")
+        self._next = self._prove
         return str(self._client.get_client_first()).encode()
 
     def _prove(self, token: bytes) -> bytes:
@@ -175,6 +144,7 @@ class ScramClient:
             raise AuthenticationError(
                 f"the server asks for {rounds} rounds of hashing, more than {MAX_ITERATIONS}"
             )
+        self._next = self._verify
         return str(self._client.get_client_final()).encode()
 
     def _verify(self, token: bytes) -> None:
@@ -191,7 +161,7 @@ def _text(token: bytes) -> str:
         raise AuthenticationError("the message is not in UTF-8") from None
 
 
-def _refusal(error: Exception, user: str | None = None) -> AuthenticationError:
+def _refusal(error: Exception, user: str | None) -> AuthenticationError:
     """Convert an error of scramp, which quotes nothing of the peer."""
     if isinstance(error, ScramException) and error.server_error is ServerError.INVALID_PROOF:
         whose = "" if user is None else f" of {printable(user)!r}"
