@@ -1,4 +1,4 @@
-"""Listening sockets, a loop that accepts connections, and limits on connections.
+"""Sockets: of clients, listening ones, a loop that accepts connections, and limits on connections.
 
 IPv6 addresses count by /64, as a machine usually has all of it.
 """
@@ -13,7 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from stormkeeper.daemon.logs import counted
 from stormkeeper.errors import ListenError
@@ -34,6 +34,49 @@ AT_ONCE_OVER_TLS: Final = 4
 _SHORTAGE_PAUSE: Final = 1.0
 _RESET_AT_ONCE: Final = struct.pack("ii", 1, 0)
 _OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+_CONNECTION_ERRORS: Final = {
+    errno.ECONNREFUSED: "connection refused: nothing listens there",
+    errno.ECONNRESET: "the server cut the connection",
+    errno.EPIPE: "the server closed the connection",
+    errno.ETIMEDOUT: "the network timed out",
+}
+
+#: Family and address of a server's socket.
+Candidate = tuple[socket.AddressFamily, tuple[Any, ...]]
+
+
+def describe_error(error: OSError) -> str:
+    """Describe why a connection to a server failed."""
+    if isinstance(error, socket.gaierror):  # has numbers of its own
+        return f"the host's name could not be looked up: {error.strerror}"
+    return _CONNECTION_ERRORS.get(error.errno or 0) or error.strerror or str(error)
+
+
+def resolve(host: str, port: int, flags: int = 0) -> list[Candidate]:
+    """Look up a server's addresses, in the resolver's order; raise only `OSError`."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    except UnicodeError as error:  # an empty or too long label
+        raise socket.gaierror(socket.EAI_NONAME, f"no host name: {error}") from error
+    return [(family, address) for family, _, _, _, address in found]
+
+
+def client_socket(family: socket.AddressFamily) -> socket.socket:
+    """Make a TCP socket that sends at once, and notices that the server's machine is gone."""
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return connection
+
+
+def check_not_itself(connection: socket.socket) -> None:
+    """Raise `ConnectionRefusedError` if a socket is connected to itself.
+
+    TCP does so if the kernel chooses the dialled port.
+    """
+    if connection.getsockname() == connection.getpeername():
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
 
 def listen(

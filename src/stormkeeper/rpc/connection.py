@@ -8,15 +8,21 @@ or message ends a connection after the messages before: the next one cannot be f
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from stormkeeper.conf.address import Address
+from stormkeeper.daemon.sockets import (
+    Candidate,
+    check_not_itself,
+    client_socket,
+    describe_error,
+    resolve,
+)
 from stormkeeper.errors import RemoteProtocolError, RpcUnavailableError
 from stormkeeper.rpc.message_frames import (
     SASL,
@@ -30,13 +36,6 @@ from stormkeeper.thrift.framing import FrameQueue
 from stormkeeper.thrift.idl import Method
 
 READ_BYTES: Final = 65_536
-
-_IN_WORDS: Final = {
-    errno.ECONNREFUSED: "connection refused: nothing listens there",
-    errno.ECONNRESET: "the server cut the connection",
-    errno.EPIPE: "the server closed the connection",
-    errno.ETIMEDOUT: "the network timed out",
-}
 
 
 class MessageStream(FrameQueue):
@@ -165,15 +164,10 @@ def _left(deadline: float) -> float:
     return left
 
 
-_Candidate = tuple[socket.AddressFamily, tuple[Any, ...]]
-
-
 def in_words(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):  # has other error numbers
-        return f"the host's name could not be looked up: {error.strerror}"
     if isinstance(error, TimeoutError) and error.errno is None:
         return "no answer in time"
-    return _IN_WORDS.get(error.errno or 0) or error.strerror or str(error)
+    return describe_error(error)
 
 
 def connect(address: Address, timeout: float) -> socket.socket:
@@ -196,42 +190,31 @@ def connect(address: Address, timeout: float) -> socket.socket:
     raise RpcUnavailableError(f"{address}: {in_words(error)}") from error
 
 
-def _connect(candidate: _Candidate, timeout: float) -> socket.socket:
+def _connect(candidate: Candidate, timeout: float) -> socket.socket:
     family, place = candidate
-    connection = socket.socket(family, socket.SOCK_STREAM)
+    connection = client_socket(family)
     try:
         connection.settimeout(timeout)
         connection.connect(place)
-        _check_is_another(connection)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        check_not_itself(connection)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _check_is_another(connection: socket.socket) -> None:
-    """Raise `ConnectionRefusedError` if a socket is connected to itself.
-
-    TCP does so if the kernel chooses the dialled port.
-    """
-    if connection.getsockname() == connection.getpeername():
-        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-
-
-def _look_up(address: Address, deadline: float) -> list[_Candidate]:
+def _look_up(address: Address, deadline: float) -> list[Candidate]:
     """Return the addresses of a host; raises only `OSError`."""
     try:
-        return _resolve(address, socket.AI_NUMERICHOST)
+        return resolve(address.host, address.port, socket.AI_NUMERICHOST)
     except socket.gaierror:
         pass
     # A thread waits, as the resolver has no timeout.
-    found: list[list[_Candidate] | OSError] = []
+    found: list[list[Candidate] | OSError] = []
 
     def look_up() -> None:
         try:
-            found.append(_resolve(address, 0))
+            found.append(resolve(address.host, address.port))
         except OSError as error:
             found.append(error)
 
@@ -246,12 +229,3 @@ def _look_up(address: Address, deadline: float) -> list[_Candidate]:
     if isinstance(found[0], OSError):
         raise found[0]
     return found[0]
-
-
-def _resolve(address: Address, flags: int) -> list[_Candidate]:
-    try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
-    except UnicodeError as error:
-        # An empty or too long label.
-        raise socket.gaierror(socket.EAI_NONAME, f"no host name: {error}") from error
-    return [(family, place) for family, _, _, _, place in found]

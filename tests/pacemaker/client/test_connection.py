@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from stormkeeper.daemon.sockets import describe_error
 from stormkeeper.errors import (
     AuthenticationError,
     PacemakerUnavailableError,
@@ -14,7 +15,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.pacemaker.client import connection_opener
 from stormkeeper.pacemaker.client.connection_opener import ConnectionOpener
-from stormkeeper.pacemaker.client.server_link import PacemakerConnection, describe_error
+from stormkeeper.pacemaker.client.server_link import PacemakerConnection
 from stormkeeper.pacemaker.wire.encoder import encode
 from stormkeeper.pacemaker.wire.messages import Message, MessageType
 from support.waiting import DEADLINE_SECS, until

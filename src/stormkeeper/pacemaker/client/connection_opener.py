@@ -34,6 +34,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from stormkeeper.daemon.sockets import (
+    Candidate,
+    check_not_itself,
+    client_socket,
+    describe_error,
+    resolve,
+)
 from stormkeeper.errors import (
     AuthenticationError,
     NotAuthorizedError,
@@ -44,7 +51,7 @@ from stormkeeper.errors import (
 from stormkeeper.names import host_port
 from stormkeeper.pacemaker.client.client_tls import TlsStream
 from stormkeeper.pacemaker.client.event_loop import run_in_thread
-from stormkeeper.pacemaker.client.server_link import PacemakerConnection, describe_error
+from stormkeeper.pacemaker.client.server_link import PacemakerConnection
 from stormkeeper.pacemaker.wire.decoder import read_control, read_token
 from stormkeeper.pacemaker.wire.encoder import control_frame, encode, token_frame
 from stormkeeper.pacemaker.wire.messages import RESERVED_PATH, Control, Message, MessageType
@@ -60,8 +67,6 @@ STEP_TIMEOUT: Final = 5.0
 
 #: The longest mechanism, Kerberos, has two.
 _MAX_TOKENS: Final = 8
-
-_Candidate = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,15 +289,6 @@ def _out_of_place(message: Message) -> RemoteProtocolError:
     return RemoteProtocolError(f"a message of type {message.type} came in the authentication")
 
 
-def _resolve(host: str, port: int, flags: int) -> list[_Candidate]:
-    """Look up addresses, in the resolver's order; raise only `OSError`."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    except UnicodeError as error:
-        raise socket.gaierror(socket.EAI_NONAME, f"no host name: {error}") from error
-    return [(family, address) for family, _, _, _, address in found]
-
-
 class Dialer:
     """Connects to a server.
 
@@ -306,15 +302,15 @@ class Dialer:
         port: int,
         *,
         name: str,
-        resolve: Callable[[str, int, int], list[_Candidate]] = _resolve,
+        resolve: Callable[[str, int, int], list[Candidate]] = resolve,
     ) -> None:
         self._host = host
         self._port = port
         self._name = name
         self._resolve = resolve
         self._attempts = 0
-        self._last: _Candidate | None = None
-        self._lookup: asyncio.Future[list[_Candidate]] | None = None
+        self._last: Candidate | None = None
+        self._lookup: asyncio.Future[list[Candidate]] | None = None
 
     async def connect(self, *, again: bool = False) -> socket.socket:
         """Return a connected socket, with `again` to the last address only.
@@ -331,7 +327,7 @@ class Dialer:
                 failure = error
         raise failure
 
-    async def _candidates(self) -> list[_Candidate]:
+    async def _candidates(self) -> list[Candidate]:
         self._attempts += 1
         try:
             found = self._resolve(self._host, self._port, socket.AI_NUMERICHOST)
@@ -340,7 +336,7 @@ class Dialer:
         first = (self._attempts - 1) % len(found) if found else 0
         return found[first:] + found[:first]
 
-    async def _look_up(self) -> list[_Candidate]:
+    async def _look_up(self) -> list[Candidate]:
         """Look up the name; an abandoned attempt's lookup serves the next attempt."""
         try:
             if self._lookup is None:
@@ -357,21 +353,15 @@ class Dialer:
 
 
 async def _connect(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket:
-    connecting = socket.socket(family, socket.SOCK_STREAM)
+    connecting = client_socket(family)
     try:
         connecting.setblocking(False)
-        connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connecting.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         await asyncio.get_running_loop().sock_connect(connecting, address)
-        # A TCP socket connects to itself if the kernel assigns the port that it connects to.
-        number = errno.ECONNREFUSED if connecting.getsockname() == connecting.getpeername() else 0
-    except OSError as error:
-        number = error.errno or errno.EIO
-    except BaseException:
+        check_not_itself(connecting)
+    except BaseException as error:
         connecting.close()
+        if isinstance(error, OSError) and error.errno:
+            # asyncio's text is the same for every error.
+            raise OSError(error.errno, os.strerror(error.errno)) from error
         raise
-    if number:
-        connecting.close()
-        # asyncio's text is the same for every error.
-        raise OSError(number, os.strerror(number))
     return connecting

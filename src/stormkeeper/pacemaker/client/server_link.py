@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, Final
 
+from stormkeeper.daemon.sockets import describe_error
 from stormkeeper.errors import (
     NotAuthorizedError,
     PacemakerUnavailableError,
@@ -50,24 +51,11 @@ _WRITE_SIZE: Final = 1_048_576
 
 _CLOSED: Final = "the server closed the connection"
 
-_IN_WORDS: Final = {
-    errno.ECONNREFUSED: "connection refused: nothing listens there",
-    errno.ECONNRESET: "the server cut the connection",
-    errno.EPIPE: _CLOSED,
-    errno.ETIMEDOUT: "the network timed out",
-}
-
 _BY_PEER: Final = (errno.ECONNRESET, errno.EPIPE)
 
 _COMPLETE: Final = int(Control.SASL_COMPLETE).to_bytes(2, "big", signed=True)
 
 _Settled = list[tuple[Future[Message], Message | StormkeeperError]]
-
-
-def describe_error(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):  # has numbers of its own
-        return f"the host's name could not be looked up: {error.strerror}"
-    return _IN_WORDS.get(error.errno or 0) or error.strerror or str(error)
 
 
 class PacemakerConnection:
