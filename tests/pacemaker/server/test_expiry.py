@@ -72,18 +72,6 @@ def test_pulse_older_than_dropped_tombstone_moves_to_the_end(make):
     assert all(revision > store.expiry.floor for revision, _, _ in followed(store))
 
 
-def test_old_pulses_move_gradually_before_the_limit(make):
-    store = make(tombstones=1_000)
-    for n in range(3_000):
-        store.put(b"/silent/%d" % n, b"")
-    for n in range(1_001):
-        store.put(b"/gone/%d" % n, b"")
-        before = store.index.revision
-        store.delete(b"/gone/%d" % n)
-        assert store.index.revision - before < 20
-    assert store.expiry.floor > 3_000
-
-
 def test_reader_away_too_long_must_read_anew(make, clock):
     store = make(tombstone_seconds=60)
     store.put(b"/a", b"")

@@ -253,6 +253,8 @@ def test_expiry_for_a_tombstone_does_not_count_as_deletion(index):
     clock.now += 30
     store.put(b"/b", b"")
     store.put(b"/a", b"")
+    store.put(b"/gone", b"")
+    store.delete(b"/gone")
     store.expiry._doomed_before = clock.now - 25
     assert (store.delete_path(b"/a"), store.expiry.expired, store.index.keys) == (1, 1, 1)
 

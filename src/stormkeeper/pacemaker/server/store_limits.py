@@ -28,8 +28,6 @@ TOMBSTONE_SECONDS: Final = 3_600.0
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
 _SHOWN: Final = 200
 
-#: Least number of old pulses that a deletion moves beyond half of a limit.
-_MOVES: Final = 8
 #: Seconds at a time, so that no pulse waits long.
 _BUDGET: Final = 0.002
 #: Entries per reading of the clock: some 20 microseconds.
@@ -153,7 +151,6 @@ class Expiry:
 
     `floor` is the revision of the last dropped tombstone. A reader that starts at 0 ends above the
     floor, since every entry has a newer revision: an older pulse first gets the next revision.
-    Beyond half of a limit every deletion moves a few pulses, so that no deletion has to move all.
     """
 
     __slots__ = (
@@ -187,13 +184,13 @@ class Expiry:
         """Replace a pulse by a tombstone."""
         _home(entry).remove(entry)
         self._add_tombstone(entry)
-        self._keep_bounds(1)
+        self._keep_bounds()
 
     def bury_detached(self, entries: Sequence[PulseEntry]) -> None:
         """Replace pulses, already removed from directories, by tombstones."""
         for entry in entries:
             self._add_tombstone(entry)
-        self._keep_bounds(len(entries))
+        self._keep_bounds()
 
     def revive(self, entry: PulseEntry) -> None:
         """Stop counting a tombstone that is about to get a pulse."""
@@ -273,17 +270,8 @@ class Expiry:
                     return
                 self._give_up_oldest()
 
-    def _keep_bounds(self, deleted: int) -> None:
-        """Keep the bounds, and move pulses for the next deletions."""
+    def _keep_bounds(self) -> None:
         limits, tombstones = self.limits, self._tombstones
-        if len(tombstones) > limits.tombstones // 2 or self._bytes > limits.tombstone_bytes // 2:
-            # Enough to move all pulses before the tombstones double.
-            each = max(_MOVES, 1 + 2 * self._index.keys // max(1, limits.tombstones))
-            for _ in range(each * deleted):
-                oldest = self._index.oldest()
-                if oldest is None or oldest.details is None:
-                    break
-                self._give_up_oldest()
         while len(tombstones) > limits.tombstones or self._bytes > limits.tombstone_bytes:
             self._give_up_oldest()
 
