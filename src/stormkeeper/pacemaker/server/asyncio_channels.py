@@ -53,7 +53,12 @@ _HANDSHAKE_SECONDS: Final = 10.0
 
 
 class AsyncioChannels:
-    """Channels on asyncio's transports; called in the loop's thread only."""
+    """All open connections of a server, on asyncio's transports; called in the loop's thread only.
+
+    `_compiled.EpollChannels` has the same interface. `max_size` is the largest payload, `clock` the
+    source of every ``now``; the timeouts are the seconds to complete a frame and to read some of an
+    answer. `max_buffered` may be set later; 0: no limit.
+    """
 
     def __init__(
         self,
@@ -88,6 +93,7 @@ class AsyncioChannels:
         self._long: deque[_Channel] = deque()
 
     def __len__(self) -> int:
+        """Count open descriptors, also of ended sessions."""
         return len(self._channels)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -104,6 +110,7 @@ class AsyncioChannels:
         tls: ssl.SSLContext | None = None,
         handshake_timeout: float = _HANDSHAKE_SECONDS,
     ) -> None:
+        """Serve a client; raise `OSError`, with the socket closed, on failure."""
         prepare(connection)
         channel = _Channel(self, session)
         self._channels[channel] = session
@@ -113,15 +120,18 @@ class AsyncioChannels:
         channel.task.add_done_callback(lambda task: channel.connected(task, connection))
 
     def sweep(self, now: float) -> None:
+        """End channels beyond a time limit; called about once a second."""
         for channel in list(self._channels):
             channel.sweep(now)
 
     def drain(self) -> None:
+        """Answer received requests, read no more, then half-close every channel."""
         self.is_draining = True
         for channel in list(self._channels):
             channel.move()
 
     def abort(self) -> None:
+        """End all channels at once."""
         for channel in list(self._channels):
             channel.abort(DRAIN, STOPPING)
 
@@ -135,6 +145,11 @@ class AsyncioChannels:
         }
 
     def latency(self) -> tuple[tuple[float, ...], list[int], float]:
+        """Return `LATENCY_BOUNDS`, the requests per bucket, and the sum of their seconds.
+
+        A request's time runs from when the batch was readable (or from the first turn) until all
+        answers of the batch were sent, or kept for a client that does not read.
+        """
         return LATENCY_BOUNDS, list(self._buckets), self._seconds
 
     def count(self, requests: RequestStream, seconds: float) -> None:
@@ -194,8 +209,8 @@ class _Unread(asyncio.Protocol):
 class _Channel(asyncio.BufferedProtocol):
     """A connection of a client.
 
-    Nothing is read while requests wait, so the end of the stream is seen after all answers. TLS
-    reads ahead: at the end of the stream the waiting writes and deletions are still carried out.
+    Nothing is read while requests wait, so the end of the stream is seen after all answers. Only
+    TLS reads ahead: of a client that leaves, waiting requests are dropped.
     """
 
     def __init__(self, channels: AsyncioChannels, session: ClientSession) -> None:
@@ -296,18 +311,8 @@ class _Channel(asyncio.BufferedProtocol):
             self.move()
 
     def eof_received(self) -> None:
-        if not self._is_over:
-            self._take_last_writes()
         within = self._requests.has_partial
         self._end(BY_CLIENT, CLOSED_WITHIN_A_MESSAGE if within else CLOSED_BY_CLIENT)
-
-    def _take_last_writes(self) -> None:
-        try:
-            if not self._requests.take_last_writes():
-                asyncio.get_running_loop().call_soon(self._take_last_writes)
-        except Exception:
-            log_error_of_ours(self._session)
-        self._channels.count(self._requests, 0.0)
 
     def pause_writing(self) -> None:
         self._is_full = True

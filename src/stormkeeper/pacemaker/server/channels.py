@@ -7,8 +7,8 @@
 - A bad frame ends the channel: earlier requests are answered, the socket is half-closed, and input
   is dropped for `LINGER` seconds. Closing at once would reset the connection and lose the answers.
 - A client that does not read is not read from; at most `ANSWER_BYTES` and one answer wait.
-- `Channels.max_buffered` bounds unanswered requests and unread answers of all channels; beyond it,
-  a channel that holds more than `READ_BYTES` ends at its next turn.
+- Unanswered requests and unread answers of all channels are bounded (`max_buffered`): beyond it, a
+  channel that holds more than `READ_BYTES` ends at its next turn.
 - A turn ends after `TURN_SECONDS` or `TURN_ROUNDS` times `ANSWER_BYTES` of answers.
 - A request outside of `SHORT` (a list, a page, the deletion of a subtree) may be long. Long
   requests wait for all short requests, then share `TURN_SECONDS` in order of arrival, at least one
@@ -20,16 +20,15 @@
 - An error of the server ends only the channel, with a traceback in the log.
 """
 
-import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.server.client_session import ClientSession
 from stormkeeper.pacemaker.wire.decoder import bad_length
-from stormkeeper.pacemaker.wire.messages import AUTHENTICATING, VERBS, MessageType
+from stormkeeper.pacemaker.wire.messages import AUTHENTICATING, VERBS
 from stormkeeper.thrift.framing import FrameQueue
 
 _log = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ SHORT: Final = frozenset(
 SHORT_BYTES: Final = 7
 #: Seconds to read answers after a bad frame; on epoll one more.
 LINGER: Final = 1.0
-#: Upper bounds, in seconds, of the buckets of `Channels.latency`; a last bucket has none.
+#: Upper bounds, in seconds, of the latency's buckets; a last bucket has none.
 LATENCY_BOUNDS: Final = (
     *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005),
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
@@ -79,56 +78,6 @@ OnFreed = Callable[[Any], None]
 
 _SEND_PULSE: Final = b"\x08\x00\x01\x00\x00\x00\x04"
 _GET_PULSE: Final = b"\x08\x00\x01\x00\x00\x00\x0a"
-_WRITES: Final = tuple(
-    b"\x08\x00\x01\x00\x00\x00" + bytes([kind])
-    for kind in (MessageType.SEND_PULSE, MessageType.DELETE_PATH, MessageType.DELETE_PULSE_ID)
-)
-
-
-class Channels(Protocol):
-    """All open connections of a server.
-
-    Constructors take ``(index, *, max_size, clock, frame_timeout, output_timeout, on_closed,
-    on_freed)``: the store's `PulseIndex`, the largest payload, the clock of every ``now``, and the
-    seconds to complete a frame and to read some of an answer.
-    """
-
-    max_size: int
-    frame_timeout: float
-    output_timeout: float
-    #: 0: no limit.
-    max_buffered: int
-
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start moving bytes."""
-
-    def detach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stop moving bytes."""
-
-    def adopt(self, connection: socket.socket, session: ClientSession, now: float) -> None:
-        """Serve a client; raise `OSError`, with the socket closed, on failure."""
-
-    def __len__(self) -> int:
-        """Count open descriptors, also of ended sessions."""
-
-    def sweep(self, now: float) -> None:
-        """End channels beyond a time limit; called about once a second."""
-
-    def drain(self) -> None:
-        """Answer received requests, read no more, then half-close every channel."""
-
-    def abort(self) -> None:
-        """End all channels at once."""
-
-    def counters(self) -> dict[str, int]:
-        """Return sends, gets, others, bytes_in and bytes_out."""
-
-    def latency(self) -> tuple[tuple[float, ...], list[int], float]:
-        """Return `LATENCY_BOUNDS`, the requests per bucket, and the sum of their seconds.
-
-        A request's time runs from when the batch was readable (or from the first turn) until all
-        answers of the batch were sent, or kept for a client that does not read.
-        """
 
 
 def prepare(connection: socket.socket) -> None:
@@ -231,23 +180,6 @@ class RequestStream(FrameQueue):
         if not payloads and self.ending is None and self.fault is not None:
             self._end(PROTOCOL, str(self.fault))
         return answers[0] if len(answers) == 1 else b"".join(answers)
-
-    def take_last_writes(self) -> bool:
-        """Carry out a gone client's waiting writes; return False if some are left."""
-        payloads, session = self._waiting, self._session
-        while payloads:
-            payload = payloads[0]
-            if payload.startswith(_WRITES):
-                try:
-                    if session.answer(payload) is None:
-                        return False
-                except RemoteProtocolError as fault:
-                    self.end(fault)
-                    break
-                self._count(payload)
-            del payloads[0]
-            self._waiting_bytes -= len(payload)
-        return True
 
     def _count(self, payload: bytes) -> None:
         if payload.startswith(_SEND_PULSE):

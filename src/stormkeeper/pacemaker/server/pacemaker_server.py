@@ -20,7 +20,7 @@ from stormkeeper.daemon.sockets import AT_ONCE, AT_ONCE_OVER_TLS, Acceptor, Admi
 from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.server import server_tls
 from stormkeeper.pacemaker.server.asyncio_channels import AsyncioChannels
-from stormkeeper.pacemaker.server.channels import RESET_BY_CLIENT, Channels
+from stormkeeper.pacemaker.server.channels import RESET_BY_CLIENT
 from stormkeeper.pacemaker.server.client_session import ClientSession, ClientSessions, Policy
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.pulse_store import PulseStore
@@ -44,13 +44,16 @@ _MODULE: Final = "stormkeeper.pacemaker.server._compiled"
 
 
 class PacemakerEngine(NamedTuple):
-    """A pulse index with its channels; TLS always uses `AsyncioChannels`."""
+    """A pulse index with its channels; TLS always uses `AsyncioChannels`.
+
+    The compiled classes are twins of the types, not subclasses.
+    """
 
     #: For metrics: ``compiled`` or ``interpreted``, over TLS the `description`.
     name: str
     description: str
     pulse_index: Callable[[], PulseIndex]
-    channels: Callable[..., Channels]
+    channels: Callable[..., AsyncioChannels]
 
     def over_tls(self) -> "PacemakerEngine":
         if self.name == "interpreted":
@@ -216,7 +219,7 @@ class PacemakerServer:
         handler = RequestHandler(self.store, self._status, max_size=max_size)
         self.sessions = ClientSessions(handler, policy, self.events, clock)
         self.admission = Admission(*_admitted(conf), _LIMITS)
-        self.channels: Channels = self.engine.channels(
+        self.channels = self.engine.channels(
             index,
             max_size=max_size,
             clock=clock,
@@ -380,7 +383,9 @@ class PacemakerServer:
         session = self.sessions.open(address, port)
         self.admission.entered(address)
         try:
-            self._adopt(connection, session)
+            # Only the channels on asyncio know TLS.
+            tls = () if self._tls is None else (self._tls, self.sessions.policy.handshake_timeout)
+            self.channels.adopt(connection, session, clock(), *tls)
         except OSError:
             self.sessions.ended(session, "", RESET_BY_CLIENT)
             self._freed(session)
@@ -391,14 +396,6 @@ class PacemakerServer:
         # Clients that cannot connect cannot beat.
         self.horizon.restart()
         self.events.turned_away["descriptors"] += 1
-
-    def _adopt(self, connection: socket.socket, session: ClientSession) -> None:
-        if self._tls is None:
-            self.channels.adopt(connection, session, clock())
-            return
-        assert isinstance(self.channels, AsyncioChannels)
-        timeout = self.sessions.policy.handshake_timeout
-        self.channels.adopt(connection, session, clock(), self._tls, timeout)
 
     def _turn_away(self, address: str, cause: str, reason: str) -> None:
         self.events.turned_away[cause] += 1
