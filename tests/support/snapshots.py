@@ -20,7 +20,6 @@ SNAPSHOT = ServerSnapshot(
     pulses_expired=4,
     bytes_held=21_000,
     max_bytes=1_000_000,
-    oldest_pulse=12.5,
     recent_sizes=[*range(100, 0, -1)],
     requests={"send_pulse": 1000, "get_pulse": 20, "changes": 2, "other": 1},
     bytes_in=3_000_000,

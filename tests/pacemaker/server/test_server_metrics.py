@@ -50,7 +50,6 @@ def test_figures_are_samples(accept):
         ("store_limit_bytes",): 1_000_000,
         ("revision",): 2**40,
         ("pulse_ttl_seconds",): 600,
-        ("oldest_pulse_age_seconds",): 12.5,
         ("recent_pulse_size_bytes", "0.5"): 51,
         ("recent_pulse_size_bytes", "0.99"): 100,
         ("recent_pulse_size_bytes", "1.0"): 100,
@@ -130,14 +129,12 @@ def test_metrics_show_no_limit_as_infinite():
             max_connections=0,
             pulse_ttl=0,
             keys=0,
-            oldest_pulse=None,
             certificate_ends=None,
             recent_sizes=[],
         )
     )
     for limit in ("store_limit_bytes", "connections_limit", "pulse_ttl_seconds"):
         assert samples[(limit,)] == float("inf")
-    assert ("oldest_pulse_age_seconds",) not in samples
     assert ("certificate_expiry_timestamp_seconds",) not in samples
     assert ("recent_pulse_size_bytes", "0.5") not in samples
 

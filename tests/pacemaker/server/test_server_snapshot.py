@@ -3,7 +3,7 @@ import pytest
 from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.server.pacemaker_server import PacemakerServer
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
-from stormkeeper.pacemaker.server.server_status import clock, oldest_pulse, recent_sizes
+from stormkeeper.pacemaker.server.server_status import clock, recent_sizes
 from stormkeeper.pacemaker.server.store_limits import StoreLimits
 from support.certificates import tls_conf
 from support.engines import ENGINES
@@ -28,28 +28,11 @@ def test_pulses_that_expire_while_room_is_made_are_counted():
     assert server.snapshot().pulses_expired == 20 - deleted - server.store.index.keys > 0
 
 
-def test_the_oldest_pulse_is_found_behind_tombstones():
-    index = PulseIndex()
-    assert oldest_pulse(index, 5.0) is None
-    entries = [index.add(b"/%d" % n, b"x", float(n), None) for n in range(4)]
-    assert oldest_pulse(index, 5.0) == 5.0
-    index.replace(b"/0", b"y", 4.0)
-    assert oldest_pulse(index, 5.0) == 4.0
-    for entry in entries[1:]:
-        index.bury(entry, 4.5)
-    assert oldest_pulse(index, 5.0) == 1.0
-    index.replace(b"/0", b"y", 5.5)
-    assert oldest_pulse(index, 5.0) == 0.0  # found behind three tombstones
-    index.bury(entries[0], 6.0)
-    assert oldest_pulse(index, 6.0) is None
-
-
 def test_the_cost_is_bounded():
     index = PulseIndex()
     for n in range(3_000):
         index.bury(index.add(b"/gone/%d" % n, b"x", 0.0, None), 0.0)
     index.add(b"/there", b"x", 0.0, None)
-    assert oldest_pulse(index, 1.0) is None
     for n in range(3_000):
         index.add(b"/there/%d" % n, bytes(n), 0.0, None)
     assert sorted(recent_sizes(index)) == list(range(2_000, 3_000))

@@ -30,7 +30,6 @@ from stormkeeper.pacemaker.server.server_status import (
     Horizon,
     ServerSnapshot,
     clock,
-    oldest_pulse,
     recent_sizes,
     requests_by_verb,
 )
@@ -291,7 +290,6 @@ class PacemakerServer:
             pulses_expired=self.store.expiry.expired,
             bytes_held=index.bytes_held,
             max_bytes=index.max_bytes,
-            oldest_pulse=oldest_pulse(index, now),
             recent_sizes=recent_sizes(index),
             requests=requests_by_verb(counts, self.sessions.handler.asked),
             bytes_in=counts["bytes_in"],

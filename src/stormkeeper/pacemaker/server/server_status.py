@@ -86,7 +86,6 @@ class ServerSnapshot:
     pulses_expired: int
     bytes_held: int
     max_bytes: int
-    oldest_pulse: float | None
     recent_sizes: Sequence[int]
     requests: Mapping[str, int]
     bytes_in: int
@@ -111,16 +110,6 @@ def requests_by_verb(counts: Mapping[str, int], asked: Mapping[MessageType, int]
     by_verb = {verb.name.lower(): asked.get(verb, 0) for verb in others}
     other = max(0, counts["others"] - sum(by_verb.values()))
     return {"send_pulse": counts["sends"], "get_pulse": counts["gets"], **by_verb, "other": other}
-
-
-def oldest_pulse(index: PulseIndex, now: float) -> float | None:
-    """Return the oldest pulse's age; None beyond `_LOOKED_AT` tombstones."""
-    entry = index.oldest()
-    for _ in range(_LOOKED_AT):
-        if entry is None or entry.details is not None:
-            break
-        entry = index.after(entry)
-    return None if entry is None or entry.details is None else max(0.0, now - entry.changed)
 
 
 def recent_sizes(index: PulseIndex) -> list[int]:
@@ -271,8 +260,6 @@ def _store(snapshot: ServerSnapshot) -> "Iterator[Metric]":
         "Age at which a pulse is dropped (pacemaker.pulse.ttl.secs).",
         snapshot.pulse_ttl or float("inf"),
     )
-    if snapshot.oldest_pulse is not None:
-        yield _gauge("oldest_pulse_age_seconds", "Age of the oldest pulse.", snapshot.oldest_pulse)
     sizes = _family("Summary", "recent_pulse_size_bytes", "Sizes of the pulses received last.")
     ordered = sorted(snapshot.recent_sizes)
     for quantile in _QUANTILES if ordered else ():
