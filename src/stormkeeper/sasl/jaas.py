@@ -98,23 +98,22 @@ def parse(text: str, source: str = "JAAS") -> dict[str, Login]:
 
     Raises `ConfigError` with the line, never the text, which may be a part of a password.
     """
-    reader = _Reader(source, list(_tokens(text, source)))
+    tokens = _Tokens(source, list(_tokens(text, source)))
     sections: dict[str, Login] = {}
-    while not reader.at_end():
-        line = reader.line
-        name = reader.take("the name of a section", quoted=True)
+    while tokens.kind() != "end":
+        place, line = tokens.place, tokens.line
+        name = tokens.take("the name of a section", "word", "quoted")
         if name in sections:
             raise ConfigError(
-                f"{source}:{line}: a second section with the name of line {sections[name].line};"
-                " merge them"
+                f"{place}: a second section with the name of line {sections[name].line}; merge them"
             )
-        sections[name] = _read_section(reader, name, line)
+        sections[name] = _read_section(tokens, name, line)
     return sections
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    kind: str  # "mark", "word", "quoted", or "end"
+    kind: str  # "word", "quoted", "end", or one of {};=
     text: str
     line: int
 
@@ -132,7 +131,9 @@ def _tokens(text: str, source: str) -> Iterator[_Token]:
             raise ConfigError(f"{source}:{line}: a comment has no */")
         if kind == "quoted":
             yield _Token(kind, _unescape(match["quoted"]), line)
-        elif kind != "space":
+        elif kind == "mark":
+            yield _Token(match[kind], "", line)
+        elif kind == "word":
             yield _Token(kind, match[kind], line)
         line += text.count("\n", position, match.end())
         position = match.end()
@@ -149,7 +150,7 @@ def _unescape(quoted: str) -> str:
     return _ESCAPE.sub(character, quoted)
 
 
-class _Reader:
+class _Tokens:
     def __init__(self, source: str, tokens: list[_Token]) -> None:
         self.source = source
         self._tokens = tokens
@@ -159,63 +160,51 @@ class _Reader:
     def line(self) -> int:
         return self._tokens[self._next].line
 
-    def at_end(self) -> bool:
-        return self._tokens[self._next].kind == "end"
+    @property
+    def place(self) -> str:
+        return f"{self.source}:{self.line}"
 
-    def sees(self, mark: str, ahead: int = 0) -> bool:
-        index = min(self._next + ahead, len(self._tokens) - 1)
-        token = self._tokens[index]
-        return token.kind == "mark" and token.text == mark
+    def kind(self, ahead: int = 0) -> str:
+        return self._tokens[min(self._next + ahead, len(self._tokens) - 1)].kind
 
-    def sees_option(self) -> bool:
-        return self._tokens[self._next].kind == "word" and self.sees("=", 1)
-
-    def take_mark(self, mark: str, after: str) -> None:
-        if not self.sees(mark):
-            raise self.fault(f'expected "{mark}" after {after}')
+    def take(self, what: str, *kinds: str) -> str:
+        """Return the next token's text; raise `ConfigError` for another kind."""
+        if self.kind() not in kinds:
+            end = " before the file ends" if self.kind() == "end" else ""
+            raise ConfigError(f"{self.place}: expected {what}{end}")
         self._next += 1
-
-    def take(self, what: str, *, quoted: bool = False) -> str:
-        token = self._tokens[self._next]
-        if token.kind != "word" and not (quoted and token.kind == "quoted"):
-            raise self.fault(f"expected {what}")
-        self._next += 1
-        return token.text
-
-    def fault(self, message: str) -> ConfigError:
-        end = " before the file ends" if self.at_end() else ""
-        return ConfigError(f"{self.source}:{self.line}: {message}{end}")
+        return self._tokens[self._next - 1].text
 
 
-def _read_section(reader: _Reader, name: str, line: int) -> Login:
-    reader.take_mark("{", "the name of a section")
+def _read_section(tokens: _Tokens, name: str, line: int) -> Login:
+    tokens.take('"{" after the name of a section', "{")
     module = None
     options: dict[str, str] = {}
-    while not reader.sees("}"):
-        if not reader.sees("=", 1):
-            place = f"{reader.source}:{reader.line}"
-            its_module = reader.take("a login module, an option or }")
-            its_flag = reader.take(f"one of {', '.join(FLAGS)} after a login module").lower()
-            if its_flag not in FLAGS or reader.sees("="):
+    while tokens.kind() != "}":
+        if tokens.kind(1) != "=":
+            place = tokens.place
+            its_module = tokens.take("a login module, an option or }", "word")
+            flag = tokens.take(f"one of {', '.join(FLAGS)} after a login module", "word")
+            if flag.lower() not in FLAGS or tokens.kind() == "=":
                 raise ConfigError(
                     f"{place}: expected a login module with one of {', '.join(FLAGS)}, or an option"
                     ' as name="value" (its quotes are needed where it has spaces)'
                 )
             module = module or its_module
-        for option, value in _read_options(reader).items():
+        for option, value in _read_options(tokens).items():
             options.setdefault(option, value)
-    reader.take_mark("}", "the options of a section")
-    reader.take_mark(";", "the } of a section")
-    return Login(name, module, MappingProxyType(options), reader.source, line)
+    tokens.take('"}" after the options of a section', "}")
+    tokens.take('";" after the } of a section', ";")
+    return Login(name, module, MappingProxyType(options), tokens.source, line)
 
 
-def _read_options(reader: _Reader) -> dict[str, str]:
+def _read_options(tokens: _Tokens) -> dict[str, str]:
     options: dict[str, str] = {}
-    while reader.sees_option():
-        place = f"{reader.source}:{reader.line}"
-        option = reader.take("an option")
-        reader.take_mark("=", "an option")
-        value = reader.take("a value after =", quoted=True)
+    while (tokens.kind(), tokens.kind(1)) == ("word", "="):
+        place = tokens.place
+        option = tokens.take("an option", "word")
+        tokens.take('"=" after an option', "=")
+        value = tokens.take("a value after =", "word", "quoted")
         if option in options:
             raise ConfigError(f"{place}: the option {option} stands there twice; keep one")
         if _PROPERTY.search(value):
@@ -225,8 +214,8 @@ def _read_options(reader: _Reader) -> dict[str, str]:
             )
         options[option] = value
     # Many files lack the semicolon before a }.
-    if not reader.sees("}"):
-        reader.take_mark(";", "the last option of a section, or another option")
+    if tokens.kind() != "}":
+        tokens.take('";" after the last option of a section, or another option', ";")
     return options
 
 
