@@ -119,7 +119,7 @@ def test_failed_report_is_repeated_next_time():
             if number == 2:
                 done.set()
 
-        monitoring._repeat("a test's", 0.01, action)
+        monitoring._repeat(0.01, action)
         await done.wait()
         return [str(failure) for failure in failures]
 

@@ -69,7 +69,6 @@ class Monitoring:
         self._manager = manager
         self._passed = manager.take_listeners(METRICS_SOCKET)
         self._endpoint: HttpEndpoint | None = None
-        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     @property
     def address(self) -> str | None:
@@ -81,8 +80,8 @@ class Monitoring:
         self._open_endpoint()
         self.ready()
         if self._manager.watchdog is not None:
-            self._repeat("watchdog", self._manager.watchdog / 2, self._manager.alive)
-        self._repeat("status", _STATUS_SECS, lambda: self._manager.status(self._status()))
+            self._repeat(self._manager.watchdog / 2, self._manager.alive)
+        self._repeat(_STATUS_SECS, lambda: self._manager.status(self._status()))
 
     def ready(self) -> None:
         """Report that the server serves, also after a reload."""
@@ -93,15 +92,9 @@ class Monitoring:
 
     def stopping(self) -> None:
         """Report the stop; the endpoint stays open until `close`."""
-        timer = self._timers.pop("status", None)
-        if timer is not None:
-            timer.cancel()
         self._manager.stopping(f"draining: {self._status()}")
 
     def close(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
         if self._endpoint is not None:
             self._endpoint.close()
 
@@ -141,11 +134,9 @@ class Monitoring:
         connections, pulses = snapshot.connections, snapshot.keys
         return f"{counted(connections, 'connection')}, {counted(pulses, 'pulse')} held"
 
-    def _repeat(self, name: str, secs: float, action: Callable[[], None]) -> None:
+    def _repeat(self, secs: float, action: Callable[[], None]) -> None:
         # First, so that a failure does not end the repetition.
-        self._timers[name] = asyncio.get_running_loop().call_later(
-            secs, self._repeat, name, secs, action
-        )
+        asyncio.get_running_loop().call_later(secs, self._repeat, secs, action)
         action()
 
 
