@@ -1,8 +1,6 @@
 """Length-framed connections of Thrift messages, for the server and for blocking clients.
 
-`MessageStream` is the protocol without I/O, `CallStream` the server's half, `ClientConnection` the
-client's socket. Memory is allocated for received bytes, never for announced lengths. A bad length
-or message ends a connection after the messages before: the next one cannot be found.
+A bad length or message ends a connection after the messages before: the next one cannot be found.
 """
 
 from __future__ import annotations

@@ -263,10 +263,8 @@ def first_of(
 ) -> tuple[T | None, list[BaseException | None]]:
     """Make attempts in threads until a success, or the deadline on the monotonic clock.
 
-    Returns the first result, if any, and the errors of failed attempts in their order.
-
-    As in RFC 8305, the next attempt begins when the last failed or had a head start. `give_back`
-    takes results that come too late.
+    Returns the first result, if any, and the errors of failed attempts in their order. The next
+    attempt begins when the last failed or had a head start. `give_back` takes late results.
     """
     outcomes: SimpleQueue[tuple[int, T | None, BaseException | None]] = SimpleQueue()
     over, is_over = threading.Lock(), False

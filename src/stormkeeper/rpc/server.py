@@ -1,12 +1,10 @@
 """The Thrift server: one thread for all sockets, a limited number of threads for calls.
 
-An asyncio loop has the sockets, so thousands of idle clients cost little. Handlers are synchronous,
-and may wait for ZooKeeper.
+Thousands of idle clients cost little. Handlers are synchronous, and may wait for ZooKeeper.
 
 - A client has one call in progress; the next begins when the answer is read. A whole waiting call
   stops the reading.
 - A call whose client is gone is not begun, unless one-way.
-- All connections together hold a limited number of bytes.
 - Every state has a time limit, and every cause of an end a counter.
 """
 

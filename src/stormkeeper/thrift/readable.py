@@ -30,10 +30,9 @@ _INDENT = "  "
 
 
 def to_builtins(record: object) -> Any:
-    """Return a record, or a part, as values of JSON.
+    """Return the set fields of a record, or a part, as values of JSON.
 
-    Only fields that are set; a set as a sorted list, an enum as a name, binary as lower-case
-    hexadecimal digits, and a double that is not finite as None.
+    Binary becomes lower-case hexadecimal digits, a double that is not finite None.
     """
     if isinstance(record, TPayload):
         return {name: to_builtins(value) for name, value in _set_fields(record)}

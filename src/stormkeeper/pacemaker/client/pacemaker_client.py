@@ -1,7 +1,6 @@
 """Blocking, thread-safe client of a Pacemaker: requests and retries.
 
-Requests go through `ServerLink` (sockets) and `ClientProtocol` (order, timeouts, back-off). In a
-fork of the process, which lacks the thread, a client raises an error.
+Requests go through `ServerLink` (sockets) and `ClientProtocol` (order, timeouts, back-off).
 """
 
 import dataclasses
@@ -319,9 +318,8 @@ class PacemakerClient:
     ) -> Changes[str]:
         """Return a page of the changes at and below `path`.
 
-        `after` is 0, or `Changes.next` of the last page, which `instance` sent. A `limit` of 0
-        leaves the size to the server. Without `values` only sizes are returned. Raises
-        `UnsupportedExtensionError` for a Java Pacemaker.
+        `after` is 0, or `Changes.next` of the last page, which `instance` sent; the rest as in
+        `ChangesRequest`. Raises `UnsupportedExtensionError` for a Java Pacemaker.
         """
         request = ChangesRequest(path, after, limit, instance, values)
         changes = self.ask(Message(MessageType.CHANGES, changes_request=request)).changes

@@ -1,8 +1,7 @@
 """Client of several Pacemakers, which share nothing.
 
-A pulse goes to one server (`pool_writes`). A read asks all servers, and the newest copy counts
-(`pool_reads`); a read fails only if no server answers. A delete goes to all servers. Storm's
-clients do the same, so both can share the servers.
+A pulse goes to one server (`pool_writes`), a delete to all. A read asks all servers, and fails only
+if none answers (`pool_reads`). Storm's clients do the same, so both can share the servers.
 """
 
 import logging

@@ -7,8 +7,6 @@ Writers spread evenly:
   server that takes the pulse becomes the current server.
 - A writer away from home checks at random intervals whether the home answers, and then returns. If
   the home soon fails again, the interval doubles.
-
-Of two copies of a path, the one received last counts, so moving is harmless.
 """
 
 import logging

@@ -164,8 +164,7 @@ class InFlight:
     def silent_since(self) -> float | None:
         """Return since when the server owes an answer without sending bytes.
 
-        Pieces of an answer count while the call waits, as 10 MB may take longer than a try. After
-        the call's deadline they do not, which bounds an answer without end.
+        After the call's deadline, pieces of an answer do not count: an answer may have no end.
         """
         if not self._entries:
             return None

@@ -1,9 +1,8 @@
 """The link of a client to a Pacemaker: calls in, bytes on a socket, answers out.
 
 The event loop's thread connects, reads, keeps deadlines and completes futures. A calling thread
-sends its own request as far as the kernel takes the bytes, which saves a heartbeat a switch of
-threads; the loop sends the rest. Only the loop's thread opens and closes sockets, so no other
-thread writes to a reused descriptor.
+sends its own request as far as the kernel takes the bytes, which saves a switch of threads. Only
+the loop's thread opens and closes sockets, so no other thread writes to a reused descriptor.
 """
 
 import asyncio

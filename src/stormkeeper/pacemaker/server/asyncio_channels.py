@@ -147,8 +147,7 @@ class AsyncioChannels:
     def latency(self) -> tuple[tuple[float, ...], list[int], float]:
         """Return `LATENCY_BOUNDS`, the requests per bucket, and the sum of their seconds.
 
-        A request's time runs from when the batch was readable (or from the first turn) until all
-        answers of the batch were sent, or kept for a client that does not read.
+        A request's time ends when all answers of the batch were sent, or kept for the client.
         """
         return LATENCY_BOUNDS, list(self._buckets), self._seconds
 

@@ -2,7 +2,7 @@
 
 Every change gets the next revision, and a path stands in the order once, at the newest change. The
 order is a doubly linked list through the entries, so a change costs constant time. `_compiled` has
-twins of `PulseEntry` and `PulseIndex`. Paths are the bytes of the wire, which the store validates.
+twins of `PulseEntry` and `PulseIndex`. Paths are the bytes of the wire.
 """
 
 from bisect import bisect_left, bisect_right, insort

@@ -1,7 +1,6 @@
 """The status of a Pacemaker: event counts, horizon, a snapshot, and HTTP pages.
 
-Rare events are counted where they happen; the channels count answered requests. Causes are a few
-fixed words, as each becomes a label of a metric. Metrics are made at scrape time.
+Causes are a few fixed words, as each becomes a label of a metric. Metrics are made at scrape time.
 """
 
 import time
@@ -133,8 +132,7 @@ MAX_SILENCE: Final = 3.0
 class Horizon:
     """How long the server has received and kept every pulse.
 
-    A stop of the process, a time without service, a possibly lost pulse, and dropped pulses limit
-    the time. The first two also delay expiry.
+    A stop of the process and a time without service also delay expiry.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -1,9 +1,8 @@
 """Limits of the pulse store: refused requests, and pulses dropped by age and number.
 
 A request beyond a limit raises `LimitError`: the client gets NOT_AUTHORIZED and the store stays
-unchanged. `RequestHandler` and `PulseStore.put` check the limits; rules by client belong to
-`client_session`. Both engines overwrite a pulse by `PulseIndex.replace` alone, so a limit on the
-size of a pulse must hold there too.
+unchanged. Both engines overwrite a pulse by `PulseIndex.replace` alone, so a limit on the size of a
+pulse must hold there too.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 The reader allocates only for received bytes, never for an announced length. Unknown fields are
 skipped within limits on nesting and on the number of values: a frame of ten million one-byte values
-would take ten seconds. Source: the Apache Thrift specification, "Thrift Binary protocol encoding".
+would take ten seconds.
 """
 
 from collections.abc import Iterator

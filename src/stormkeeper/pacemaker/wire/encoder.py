@@ -1,8 +1,7 @@
 """Encoding of Pacemaker messages as frames.
 
 `encode` writes the bytes that Storm writes. Frequent answers have their own encoders, without a
-`Message`, with paths as bytes. A page of changes with values is a list of changes in the exact
-shape; a page without values has columns: the paths as one text, and a list per number.
+`Message`, with paths as bytes.
 """
 
 from collections.abc import Iterable, Sequence

@@ -3,14 +3,7 @@
 Names, numbers and limits are Storm's (``storm.thrift``). Types from 100 up are Stormkeeper's
 extensions, which crash a Java Pacemaker. A client sends an extension only if the server has listed
 it, on the same connection, in field 4 of the ``ServerInfo`` at `RESERVED_PATH`; a Java Pacemaker
-answers that GET_PULSE without details. The extensions:
-
-- ``changes``: changes at and below a path since a revision, with tombstones of deleted and expired
-  paths. A reader whose revision precedes the oldest tombstone, or comes from another instance,
-  starts again at revision 0.
-- ``sizes``: changes without values; ages suffice to see which workers are alive.
-- ``held``: the pulse or tombstone of a path, with the age.
-- ``deleted``: the names directly below a path with tombstones at or below them.
+answers that GET_PULSE without details. ``thrift/pacemaker.thrift`` describes the extensions.
 """
 
 from collections.abc import Sequence
