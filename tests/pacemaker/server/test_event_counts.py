@@ -84,7 +84,7 @@ def named_by_channels():
         (CLOSED, counted_in("closed") | assigned_to("cause") | named_by_channels()),
         (
             {cause for cause, _ in REFUSED},
-            counted_in("refusals") | passed_to("_refuse", "LimitError", "RequestRefusedError"),
+            counted_in("refusals") | passed_to("_refuse", "LimitError"),
         ),
     ],
     ids=["turned away", "closed", "refused"],

@@ -7,10 +7,9 @@ from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.pulse_store import PulseStore
 from stormkeeper.pacemaker.server.request_handler import (
     RequestHandler,
-    RequestRefusedError,
     ServerDescription,
 )
-from stormkeeper.pacemaker.server.store_limits import StoreLimits
+from stormkeeper.pacemaker.server.store_limits import LimitError, StoreLimits
 from stormkeeper.pacemaker.wire.binary import STRING, STRUCT
 from stormkeeper.pacemaker.wire.decoder import decode
 from stormkeeper.pacemaker.wire.encoder import encode
@@ -257,7 +256,7 @@ def test_a_path_that_exceeds_a_limit_is_refused(desk, kind):
         ("/" + "a" * 1_023, "/" + "a" * 1_024, "1025 bytes"),
     ]:
         desk.ask(kind, **about(kind, at_most))
-        with pytest.raises(RequestRefusedError, match=complaint) as refused:
+        with pytest.raises(LimitError, match=complaint) as refused:
             desk.ask(kind, 9, **about(kind, too_much))
         assert refused.value.cause == "path"
         assert decode(refused.value.answer[4:]) == Message(MessageType.NOT_AUTHORIZED, 9)
@@ -280,7 +279,7 @@ def test_a_path_of_no_text_is_refused_and_the_connection_goes_on(desk, path, wra
         return wrapping + payload.replace(placeholder.encode(), path)
 
     for kind in REQUESTS:
-        with pytest.raises(RequestRefusedError) as refused:
+        with pytest.raises(LimitError) as refused:
             desk.handler.answer(as_sent(kind))
         assert refused.value.cause == "path"
         assert decode(refused.value.answer[4:]) == Message(MessageType.NOT_AUTHORIZED, 5)
@@ -293,7 +292,7 @@ def test_full_store_refuses_new_and_growing_pulses():
     desk.send("/a", bytes(498))
     desk.send("/b", bytes(498))
     for path, size in [("/c", 0), ("/a", 499)]:
-        with pytest.raises(RequestRefusedError, match=r"pacemaker\.store\.max\.bytes") as refused:
+        with pytest.raises(LimitError, match=r"pacemaker\.store\.max\.bytes") as refused:
             desk.send(path, bytes(size))
         assert refused.value.cause == "store-full"
         assert f" for '{path}' would exceed" in str(refused.value)
@@ -310,7 +309,7 @@ def test_many_small_directories_fill_the_store():
     for path in paths[:20]:
         desk.send(path, b"")
     desk.store.set_limits(StoreLimits(store_bytes=1_000_000, index_bytes=70_000))
-    with pytest.raises(RequestRefusedError, match="the index needs") as refused:
+    with pytest.raises(LimitError, match="the index needs") as refused:
         desk.send(paths[20], b"")
     assert refused.value.cause == "store-full"
     assert f" for '{paths[20]}', more than" in str(refused.value)
@@ -336,7 +335,7 @@ def test_an_answer_that_does_not_fit_a_frame_is_refused():
     desk = Desk(max_size=200)
     for n in range(20):
         desk.send(f"/{n}-some-name")
-    with pytest.raises(RequestRefusedError, match="frame of"):
+    with pytest.raises(LimitError, match="frame of"):
         desk.ask(MessageType.GET_ALL_NODES_FOR_PATH, path="/")
     # A request without a message id may be as large as a frame; its answer has one.
     path = field(STRING, 1, string("/p"))
@@ -345,7 +344,7 @@ def test_an_answer_that_does_not_fit_a_frame_is_refused():
         b"\x08\0\1\0\0\0\4" + field(STRUCT, 2, field(STRUCT, 2, pulse) + b"\0") + b"\0"
     )
     desk.store.put(b"/p", bytes(170))
-    with pytest.raises(RequestRefusedError, match="frame of"):
+    with pytest.raises(LimitError, match="frame of"):
         desk.ask(MessageType.GET_PULSE, path="/p")
     desk.store.put(b"/p", bytes(161))
     assert desk.ask(MessageType.GET_PULSE, path="/p").pulse.details == bytes(161)

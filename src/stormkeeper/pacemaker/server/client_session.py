@@ -27,8 +27,9 @@ from stormkeeper.daemon.sockets import network_of
 from stormkeeper.errors import AuthenticationError, ConfigError, RemoteProtocolError
 from stormkeeper.names import host_port
 from stormkeeper.pacemaker.server import server_tls
-from stormkeeper.pacemaker.server.request_handler import RequestHandler, RequestRefusedError
+from stormkeeper.pacemaker.server.request_handler import RequestHandler
 from stormkeeper.pacemaker.server.server_status import READ, WRITE, EventCounts
+from stormkeeper.pacemaker.server.store_limits import LimitError
 from stormkeeper.pacemaker.wire.decoder import (
     decode_request,
     match_exact_shape,
@@ -254,7 +255,7 @@ class ClientSession:
                 if answer is not None:
                     return answer
             return self._sessions.handler.answer(payload)
-        except RequestRefusedError as refusal:
+        except LimitError as refusal:
             self._refuse(refusal.cause, refusal.wanted, str(refusal))
             return refusal.answer
         except AuthenticationError as error:

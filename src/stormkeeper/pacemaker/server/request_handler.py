@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
+from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.server.pulse_store import PulseStore
 from stormkeeper.pacemaker.server.server_status import READ, WRITE
 from stormkeeper.pacemaker.server.store_limits import LimitError, shown
@@ -45,19 +45,6 @@ _GET_PULSE: Final = int(MessageType.GET_PULSE)
 _PIECE: Final = 100
 #: The size is checked afterwards.
 _ANY_SIZE: Final = 0x7FFFFFFF
-
-
-class RequestRefusedError(NotAuthorizedError):
-    """A refusal; `answer` is the frame for the client.
-
-    `cause` and `wanted` are a pair of `server_status.REFUSED`.
-    """
-
-    def __init__(self, cause: str, wanted: str, reason: str, answer: bytes) -> None:
-        super().__init__(reason)
-        self.cause = cause
-        self.wanted = wanted
-        self.answer = answer
 
 
 class ServerDescription(NamedTuple):
@@ -119,8 +106,8 @@ class RequestHandler:
         """Carry out a request and return the frame of the answer.
 
         None if the request needs another turn with the same payload, as the deletion of many pulses
-        does. Raises `RequestRefusedError` for a request beyond a limit, and `RemoteProtocolError`
-        for an invalid request.
+        does. Raises `LimitError` with the answer for a request beyond a limit, and
+        `RemoteProtocolError` for an invalid request.
         """
         exact = match_exact_shape(payload)
         if exact is not None:
@@ -153,10 +140,10 @@ class RequestHandler:
                 return None
             return self._fitting(self._carry_out(kind, path, request, message_id))
         except LimitError as error:
-            raise RequestRefusedError(
+            raise LimitError(
                 error.cause,
-                WRITE if VERBS[kind].writes else READ,
                 f"{kind.name}: {error}",
+                WRITE if VERBS[kind].writes else READ,
                 encode_acknowledgement(MessageType.NOT_AUTHORIZED, message_id),
             ) from error
 

@@ -36,11 +36,17 @@ _BEHIND_SLASH: Final = b"0"
 
 
 class LimitError(NotAuthorizedError):
-    """A request exceeds a limit; `cause` is a label of the metrics."""
+    """A request exceeds a limit.
 
-    def __init__(self, cause: str, reason: str) -> None:
+    `cause` and `wanted`, the needed permission, are a pair of `server_status.REFUSED`. `answer` is
+    the frame for the client. The request handler adds `wanted` and `answer`.
+    """
+
+    def __init__(self, cause: str, reason: str, wanted: str = "", answer: bytes = b"") -> None:
         super().__init__(reason)
         self.cause = cause
+        self.wanted = wanted
+        self.answer = answer
 
 
 @dataclass(frozen=True, slots=True)
