@@ -187,8 +187,7 @@ class Expiry:
 
     def bury(self, entry: PulseEntry) -> None:
         """Replace a pulse by a tombstone."""
-        _home(entry).remove(entry)
-        self._add_tombstone(entry)
+        self._bury(entry)
         self._keep_bounds()
 
     def bury_detached(self, entries: Sequence[PulseEntry]) -> None:
@@ -292,19 +291,18 @@ class Expiry:
             index.forget(entry)
         elif entry.changed < self._doomed_before:
             self.expired += 1
-            _home(entry).remove(entry)
-            self._add_tombstone(entry)
+            self._bury(entry)
         else:
             index.renew(entry)
+
+    def _bury(self, entry: PulseEntry) -> None:
+        home = entry.home
+        assert isinstance(home, Directory)
+        home.remove(entry)
+        self._add_tombstone(entry)
 
     def _add_tombstone(self, entry: PulseEntry) -> None:
         self._index.bury(entry, self._clock())
         self._tombstones[entry] = None
         self._bytes += len(entry.path)
         insort(self._paths, entry.path)
-
-
-def _home(entry: PulseEntry) -> Directory:
-    home = entry.home
-    assert isinstance(home, Directory)
-    return home
