@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from stormkeeper.blobs import keys
 from stormkeeper.blobs.store import BlobStore
 from stormkeeper.conf import Conf
+from stormkeeper.conf.keys import is_secret
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import BlobNotFoundError, CodeError, ConfigError, SerializationError
@@ -65,6 +66,12 @@ class Submitted:
             return self
         description = with_parallelism(self.description, hints)
         return self if description is self.description else replace(self, description=description)
+
+    @cached_property
+    def shown_conf(self) -> str:
+        """The conf as JSON, without secrets, which Storm's Nimbus may have saved."""
+        shown = {key: value for key, value in self.conf.items() if not is_secret(key)}
+        return json.dumps(shown, sort_keys=True)
 
     @cached_property
     def queries(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ averages are added exactly.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum, isfinite
 from typing import Any, Final, NamedTuple
@@ -312,6 +312,16 @@ class Measures:
         """The windows with any count, also 0."""
         return {window for by_window in self.counts.values() for window in by_window}
 
+    def terms(self, latency: str, window: str) -> Iterator[tuple[Any, float]]:
+        """Yield each stream with its average times its count."""
+        averages, weight = self.latencies[latency]
+        weights = self.counts[weight].get(window, {})
+        for stream, average in averages.get(window, {}).items():
+            # Storm fails on a stream with an average and no count.
+            if stream in weights:
+                term = average * weights[stream]
+                yield stream, term if isfinite(term) else 0.0
+
 
 def measures(stats: ExecutorStats, kind: Kind, *, include_sys: bool) -> Measures:
     """Statistics of the other kind of component are ignored."""
@@ -344,14 +354,21 @@ class Tally:
         """Sum executors over all streams."""
         tally = cls()
         for one in executors:
-            _spread(one, window, lambda _: tally)
+            tally._add_counts(one, window)
+            for name in one.latencies:
+                tally.terms[name] += (term for _, term in one.terms(name, window))
         return tally
 
     @classmethod
     def by_stream(cls, executors: Iterable[Measures], window: str) -> dict[Stream, Tally]:
         tallies: dict[Stream, Tally] = defaultdict(cls)
         for one in executors:
-            _spread(one, window, tallies.__getitem__)
+            for name, by_window in one.counts.items():
+                for stream, count in by_window.get(window, {}).items():
+                    tallies[stream].counts[name] += count
+            for name in one.latencies:
+                for stream, term in one.terms(name, window):
+                    tallies[stream].terms[name].append(term)
         return dict(tallies)
 
     @classmethod
@@ -359,12 +376,17 @@ class Tally:
         """Sum as `of`, but truncate each executor's terms, as Storm does for a topology's page."""
         tally = cls()
         for one in executors:
-            part = cls.of([one], window)
-            for name, count in part.counts.items():
-                tally.counts[name] += count
-            for name in part.terms:
-                tally.terms[name].append(float(_i64(int(part.total(name)))))
+            tally._add_counts(one, window)
+            for name in one.latencies:
+                total = _total(term for _, term in one.terms(name, window))
+                tally.terms[name].append(float(_i64(int(total))))
         return tally
+
+    def _add_counts(self, one: Measures, window: str) -> None:
+        for name, by_window in one.counts.items():
+            streams = by_window.get(window)
+            if streams:
+                self.counts[name] += sum(streams.values())
 
     def count(self, name: str) -> int:
         """Return a count, clamped to 64 bits."""
@@ -372,10 +394,7 @@ class Tally:
 
     def total(self, latency: str) -> float:
         """In milliseconds."""
-        try:
-            return fsum(self.terms.get(latency, ()))
-        except OverflowError:  # the sum is no finite number either
-            return 0.0
+        return _total(self.terms.get(latency, ()))
 
     def latency(self, name: str, weight: str) -> float | None:
         """In milliseconds; None if `weight` counts 0."""
@@ -399,33 +418,27 @@ def capacity(of: Measures, uptime_secs: int) -> float:
     the share is of the uptime; 0 without uptime.
     """
     secs = min(uptime_secs, _CAPACITY_SECS)
-    if secs <= 0:
+    if secs <= 0 or "execute" not in of.latencies:
         return 0.0
-    return Tally.of([of], _CAPACITY_WINDOW).total("execute") / (secs * 1000)
+    return _total(term for _, term in of.terms("execute", _CAPACITY_WINDOW)) / (secs * 1000)
 
 
-def _spread(of: Measures, window: str, tally_of: Callable[[Any], Tally]) -> None:
-    for name, by_window in of.counts.items():
-        for stream, count in by_window.get(window, {}).items():
-            tally_of(stream).counts[name] += count
-    for name, (averages, weight) in of.latencies.items():
-        weights = of.counts[weight].get(window, {})
-        for stream, average in averages.get(window, {}).items():
-            # Storm fails on a stream with an average and no count.
-            if stream in weights:
-                tally_of(stream).terms[name].append(_product(average, weights[stream]))
-
-
-def _product(average: float, count: int) -> float:
-    term = average * count
-    return term if isfinite(term) else 0.0
+def _total(terms: Iterable[float]) -> float:
+    try:
+        return fsum(terms)
+    except OverflowError:  # the sum is no finite number either
+        return 0.0
 
 
 def _of_topology(by_window: _Counts) -> _Counts:
-    return {
-        window: {stream: count for stream, count in streams.items() if not is_system(stream)}
-        for window, streams in by_window.items()
-    }
+    for streams in by_window.values():
+        for stream in streams:
+            if is_system(stream):
+                return {
+                    window: {each: n for each, n in counts.items() if not is_system(each)}
+                    for window, counts in by_window.items()
+                }
+    return by_window
 
 
 def _i64(count: int) -> int:

@@ -6,7 +6,6 @@ and errors.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -15,7 +14,6 @@ from stormkeeper import paths
 from stormkeeper.errors import CallerError, UnknownComponentError
 from stormkeeper.nimbus.health import RUNNING, WorkerHealth
 from stormkeeper.nimbus.service.context import CallGroup, ServiceContext
-from stormkeeper.nimbus.service.topology_checks import without_secrets
 from stormkeeper.nimbus.service.views import (
     View,
     ViewReader,
@@ -98,9 +96,8 @@ class PageCalls(CallGroup):
             raise CallerError(str(error)) from error
 
     def getTopologyConf(self, storm_id: str, /) -> str:
-        """Return a topology's saved conf without secrets, which Storm's Nimbus may have saved."""
         self._base(storm_id)
-        return json.dumps(without_secrets(self._submitted(storm_id).conf), sort_keys=True)
+        return self._submitted(storm_id).shown_conf
 
     def getTopology(self, storm_id: str, /) -> StormTopology:
         """Return a running topology: here without components of Storm's own."""
@@ -201,7 +198,7 @@ def topology_page(
         num_tasks=page.num_tasks,
         num_workers=page.num_workers,
         num_executors=page.num_executors,
-        topology_conf=json.dumps(without_secrets(view.conf), sort_keys=True),
+        topology_conf="{}" if view.submitted is None else view.submitted.shown_conf,
         id_to_spout_agg_stats=page.id_to_spout_agg_stats,
         id_to_bolt_agg_stats=page.id_to_bolt_agg_stats,
         sched_status=view.shown_sched_status,
@@ -209,7 +206,7 @@ def topology_page(
         owner=base.owner,
         debug_options=(base.component_debug or {}).get(view.storm_id),
         replication_count=view.replication_count,
-        workers=[_worker(view, each) for each in page.workers],
+        workers=_with_details(view, page.workers),
         storm_version=view.storm_version,
         topology_version=base.topology_version,
         **resources(view.requested_memory, view.assigned_memory),
@@ -261,8 +258,7 @@ def component_page(
 
 def worker_summaries(view: View, heartbeats: Beats, *, include_sys: bool) -> list[WorkerSummary]:
     _, reported = executors(view, heartbeats)
-    found = aggregates.workers(reported, include_sys=include_sys)
-    return [_worker(view, each) for each in found]
+    return _with_details(view, aggregates.workers(reported, include_sys=include_sys))
 
 
 def _executor(report: ExecutorReport, *, with_stats: bool = False) -> ExecutorSummary:
@@ -276,17 +272,18 @@ def _executor(report: ExecutorReport, *, with_stats: bool = False) -> ExecutorSu
     )
 
 
-def _worker(view: View, worker: WorkerSummary) -> WorkerSummary:
-    slot = paths.Slot(worker.supervisor_id or "", worker.port or 0)
-    memory = memory_of(view.assignment).get(slot, 0.0)
-    for name, value in resources(memory, memory).items():
-        setattr(worker, name, value)
-    worker.topology_id = view.storm_id
-    worker.topology_name = view.base.name
-    worker.uptime_secs = seconds(worker.uptime_secs or 0)
-    worker.owner = view.base.owner
-    worker.health = _health_text(view.workers.get(slot))
-    return worker
+def _with_details(view: View, workers: list[WorkerSummary]) -> list[WorkerSummary]:
+    """Add to workers what only the records say."""
+    memory = memory_of(view.assignment)
+    for worker in workers:
+        slot = paths.Slot(worker.supervisor_id or "", worker.port or 0)
+        vars(worker).update(resources(memory.get(slot, 0.0), memory.get(slot, 0.0)))
+        worker.topology_id = view.storm_id
+        worker.topology_name = view.base.name
+        worker.uptime_secs = seconds(worker.uptime_secs or 0)
+        worker.owner = view.base.owner
+        worker.health = _health_text(view.workers.get(slot))
+    return workers
 
 
 def _health_text(health: WorkerHealth | None) -> str | None:

@@ -154,15 +154,19 @@ class DecodedHeartbeats:
             self._known.move_to_end(path)
             return known[1]
 
-    def put(self, path: str, data: bytes, beat: ClusterWorkerHeartbeat, size: int) -> None:
-        """Keep a heartbeat; `size` is that of its decompressed bytes."""
+    def put(self, path: str, data: bytes, beat: ClusterWorkerHeartbeat, size: int) -> bool:
+        """Keep a heartbeat; `size` is that of its decompressed bytes.
+
+        Returns whether the path had none.
+        """
         with self._lock:
-            if path in self._known:
-                self._bytes -= self._known.pop(path)[2]
+            before = self._known.pop(path, None)
+            self._bytes -= 0 if before is None else before[2]
             self._known[path] = data, beat, size
             self._bytes += size
             while self._bytes > _MOST_DECODED:
                 self._bytes -= self._known.popitem(last=False)[1][2]
+        return before is None
 
 
 class HeartbeatReads(RecordReader):
@@ -275,8 +279,8 @@ class HeartbeatReads(RecordReader):
                 except SerializationError as error:
                     self._leave_out(path, data, error)
                     continue
-                self._decoded_beats.put(path, data, beat, len(plain))
-                if not found and not self._other_release_logged:
+                is_new = self._decoded_beats.put(path, data, beat, len(plain))
+                if not found and is_new and not self._other_release_logged:
                     self._compare_release(path, data)
             found[slot] = beat
         return found
