@@ -11,8 +11,8 @@ Real daemons on this machine, idle but for what is measured.
   of its first start.
 - Answers: `getClusterInfo` of a cluster with 400 topologies of 24 workers each, and of one with
   4,332, asked by one connection, and by eight at once, after a first call; and the page of a
-  topology with 24 workers. The answers are counted and not decoded. Pulses and supervisors' records
-  stand still meanwhile.
+  topology with 24 workers, also when all have beaten before each call. The answers are counted and
+  not decoded. Otherwise pulses and supervisors' records stand still meanwhile.
 
 Writes bench/results/cluster.json, and prints it.
 """
@@ -269,15 +269,18 @@ def answers(topologies, seconds, *, with_page=True):
             for connections in CONNECTIONS
         }
         if with_page:
-            page = page_call(environ, pool, client)
+            page, beat = page_call(environ, pool, client)
             found["getTopologyPageInfo, 1 connection"] = asked(
                 environ["NIMBUS"], seed, page, 1, seconds
+            )
+            found["getTopologyPageInfo, new pulses before each call"] = asked_anew(
+                environ["NIMBUS"], seed, page, beat
             )
     return {"topologies": topologies, **found}
 
 
 def page_call(environ, pool, client):
-    """Submit a topology that gets 24 workers, send their pulses, and return its page's call."""
+    """Submit a topology that gets 24 workers, and return its page's call, and what sends pulses."""
     bolts = "".join(
         f"@topology.bolt(lines)\ndef count_{number}(lines):\n    return lines.writeStream\n"
         for number in range(filling.WORKERS)
@@ -293,19 +296,41 @@ def page_call(environ, pool, client):
     first(lambda: client.exists(path))
     found = deserialize(Assignment, client.get(path)[0])
     stats = next(iter(filling.heartbeat(0, 0).executor_stats.values()))
-    for launch in found.launches:
-        executors = {
-            ExecutorInfo(*tasks): stats
-            for tasks, place in found.executor_node_port.items()
-            if launch.port in place.port
-        }
-        beat = ClusterWorkerHeartbeat(storm_id, executors, filling.STARTED, 300)
-        beat.queries = [activity(launch.queries[0])]
-        pool.send_pulse(paths.workerbeat(storm_id, launch.node, launch.port), serialize(beat))
     if len(found.launches) != filling.WORKERS:
         raise SystemExit(f"{len(found.launches)} workers for the page")
+
+    def beat(uptime_secs):
+        for launch in found.launches:
+            executors = {
+                ExecutorInfo(*tasks): stats
+                for tasks, place in found.executor_node_port.items()
+                if launch.port in place.port
+            }
+            beat = ClusterWorkerHeartbeat(storm_id, executors, filling.STARTED, uptime_secs)
+            beat.queries = [activity(launch.queries[0])]
+            pool.send_pulse(paths.workerbeat(storm_id, launch.node, launch.port), serialize(beat))
+
+    beat(300)
     arguments = Nimbus.methods["getTopologyPageInfo"].arguments(storm_id, ":all-time", False)
-    return record_frame(Kind.CALL, "getTopologyPageInfo", 1, arguments)
+    return record_frame(Kind.CALL, "getTopologyPageInfo", 1, arguments), beat
+
+
+def asked_anew(nimbus_pid, seed, call, beat):
+    """Ask a hundred times, each time when all workers have beaten."""
+    nimbus, times, used = psutil.Process(int(nimbus_pid)), [], 0.0
+    with socket.create_connection(tuple(seed), timeout=START_SECS) as connection:
+        stream = connection.makefile("rb")
+        for number in range(100):
+            beat(301 + number)
+            before, began = sum(nimbus.cpu_times()[:2]), time.perf_counter()
+            answer(connection, stream, call)
+            times.append(time.perf_counter() - began)
+            used += sum(nimbus.cpu_times()[:2]) - before
+    return {
+        "Nimbus's processor time of a call, ms": round(1e3 * used / len(times), 2),
+        "median, ms": round(statistics.median(times) * 1e3, 2),
+        "p90, ms": round(statistics.quantiles(times, n=10)[8] * 1e3, 2),
+    }
 
 
 def asked(nimbus_pid, seed, call, connections, seconds):
