@@ -1,15 +1,12 @@
-import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stormkeeper.nimbus import cluster_status
 from stormkeeper.nimbus.cluster_status import PREFIX, ClusterStatus, pages
 from stormkeeper.state.storage import ConnectionState
 from support.rpc import Handler, served
-from support.waiting import DEADLINE_SECS, until
 
 NOW = 1000.0
 PAGE = Path(__file__).parents[2] / "docs" / "nimbus.md"
@@ -65,21 +62,6 @@ def test_who_stands_by_says_nothing_of_the_cluster(ask):
     assert found[f"{PREFIX}leads",] == 0
     assert (f"{PREFIX}supervisors",) not in found
     assert (f"{PREFIX}topology_health", "running") not in found
-
-
-def test_a_scrape_waits_for_no_store_that_is_silent():
-    answers = threading.Event()
-    reads = iter([{"running": 1}, {"running": 2}])
-
-    def read():
-        answers.wait(DEADLINE_SECS)
-        return next(reads)
-
-    kept = cluster_status._HealthCounts(read)
-    assert kept() == {}
-    answers.set()
-    until(lambda: kept() == {"running": 1})
-    assert kept() == {"running": 1}  # it was read a moment ago
 
 
 def test_ready_is_who_reaches_zookeeper(ask):

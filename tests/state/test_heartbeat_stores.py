@@ -103,7 +103,7 @@ def test_a_removal_takes_all_below(heartbeats):
 def test_who_answered_is_told_with_what_was_read(heartbeats):
     heartbeats.beat(PATH, b"beat")
     found = heartbeats.read_all()
-    assert found.missing == {}
+    assert all(one.is_reachable for one in found.coverage.values())
     assert found.by_path[PATH].server in found.coverage
     assert all(one.horizon_secs >= 0 for one in found.coverage.values())
 

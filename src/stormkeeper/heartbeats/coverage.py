@@ -69,15 +69,6 @@ class Heartbeats:
     by_path: Mapping[str, Heartbeat]
     coverage: Mapping[str, Coverage]
 
-    @property
-    def missing(self) -> dict[str, str]:
-        """Servers that did not answer, with reasons."""
-        return missing(self.coverage)
-
-
-def missing(coverage: Mapping[str, Coverage]) -> dict[str, str]:
-    return {name: one.error for name, one in coverage.items() if one.error is not None}
-
 
 def ask(
     servers: Sequence[Address],

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError, SerializationError, StormkeeperError
 from stormkeeper.heartbeats.change_pages import Position
-from stormkeeper.heartbeats.coverage import Coverage, Heartbeats, missing
+from stormkeeper.heartbeats.coverage import Coverage, Heartbeats
 from stormkeeper.pacemaker.client.server_reads import ServerChanges
 from stormkeeper.pacemaker.wire.messages import TOMBSTONE, Changes
 
@@ -96,7 +96,7 @@ class FollowedHeartbeats:
     @property
     def missing(self) -> dict[str, str]:
         """Servers that did not answer, with reasons."""
-        return missing(self.coverage)
+        return {name: one.error for name, one in self.coverage.items() if one.error is not None}
 
 
 class _Page(NamedTuple, Generic[V]):

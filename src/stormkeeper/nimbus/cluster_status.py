@@ -8,14 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import Any, Final, Self
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from stormkeeper.daemon.http import Page, health_page, metrics_page
-from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.follower import FollowedHeartbeats
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.nimbus.scheduling.cluster import Cluster
@@ -172,11 +170,6 @@ PREFIX: Final = "stormkeeper_nimbus_"
 _PERIODS: Final = 6
 _LEAST_SECS: Final = 60.0
 
-#: Least seconds between two reads of the topologies' health (some tenths of a second with 4,000
-#: workers), and the longest that a scrape waits for a read.
-HEALTH_SECS: Final = 10.0
-_SCRAPE_SECS: Final = 1.0
-
 
 def pages(
     status: Callable[[], ClusterStatus],
@@ -192,8 +185,7 @@ def pages(
     """Return the pages of a Nimbus by path.
 
     ``/healthz`` fails if this Nimbus leads and its rounds (every `period_secs`) stop; ``/readyz``
-    if ZooKeeper is away or the disk takes no uploads. `count_health` runs only on the leader, at
-    most every `HEALTH_SECS`.
+    if ZooKeeper is away or the disk takes no uploads. `count_health` runs only on the leader.
     """
 
     def readyz(_: str) -> Page:
@@ -207,7 +199,7 @@ def pages(
     return {
         "/metrics": metrics_page(
             _NimbusMetrics(status, server, connection, disk_fault, lost_blobs),
-            _HealthMetrics(status, _HealthCounts(count_health)),
+            _HealthMetrics(status, count_health),
         ),
         "/healthz": health_page(lambda: unhealthy(status(), period_secs, clock())),
         "/readyz": readyz,
@@ -222,35 +214,6 @@ def unhealthy(status: ClusterStatus, period_secs: float, now: float) -> str | No
     if ago > max(_LEAST_SECS, _PERIODS * period_secs):
         return f"it leads, and has last looked at the cluster {ago:.0f} s ago"
     return None
-
-
-class _HealthCounts:
-    def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
-        self._read = read
-        self._lock = threading.Lock()
-        self._counts: Mapping[str, int] = {}
-        self._read_at = -inf
-        self._thread: threading.Thread | None = None
-
-    def __call__(self) -> Mapping[str, int]:
-        """Return the newest counts; none if the last read failed."""
-        with self._lock:
-            is_reading = self._thread is not None and self._thread.is_alive()
-            if not is_reading and time.monotonic() - self._read_at >= HEALTH_SECS:
-                self._thread = threading.Thread(target=self._run, name="nimbus health", daemon=True)
-                self._thread.start()
-            thread = self._thread
-        if thread is not None:
-            thread.join(_SCRAPE_SECS)
-        return self._counts
-
-    def _run(self) -> None:
-        try:
-            self._counts = self._read()
-        except StormkeeperError as error:
-            log.debug("the health of topologies cannot be read: %s", error)
-            self._counts = {}
-        self._read_at = time.monotonic()
 
 
 @dataclass(eq=False)  # a registry hashes collectors

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stormkeeper import conf
 from stormkeeper.blobs import keys
-from stormkeeper.errors import StateClosedError, StateUnavailableError
+from stormkeeper.errors import CallRefusedError, StateClosedError, StateUnavailableError
 from stormkeeper.nimbus.service import summaries
 from stormkeeper.nimbus.service.summaries import Reading, Refresher, Sources, made
 from stormkeeper.nimbus.service.supervisor_summaries import (
@@ -326,6 +326,13 @@ def test_callers_share_the_first_refresh_and_its_error(refresh, refresher, threa
     refresh.error = None
     refresher.ensure()
     assert refresh.count >= 2, "the next call refreshes again"
+
+
+def test_a_call_waits_no_longer_than_it_says(refresh, refresher):
+    with pytest.raises(CallRefusedError, match="not read within"):
+        refresher.ensure(0.0, 0.05)
+    refresh.may_end.set()
+    refresher.ensure(0.0, DEADLINE_SECS)
 
 
 def test_a_call_waits_for_no_later_refresh(refresh, refresher):

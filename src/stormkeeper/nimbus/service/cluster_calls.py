@@ -19,7 +19,6 @@ from stormkeeper.errors import (
     NoLeaderError,
     StateUnavailableError,
 )
-from stormkeeper.nimbus import health
 from stormkeeper.nimbus.service.context import CallGroup, ServiceContext
 from stormkeeper.nimbus.service.page_calls import worker_summaries
 from stormkeeper.nimbus.service.summaries import TopologySummaries, topology_summary
@@ -93,9 +92,7 @@ class ClusterCalls(CallGroup):
 
     def count_health(self) -> dict[str, int]:
         """Return the number of topologies by health; not a method of Storm's."""
-        # A scraper asks seldom: one refresh is enough.
-        kept = self._topologies.newest(idle_secs=0.0).kept
-        return health.counts(each.view.health for each in kept.values())
+        return self._topologies.count_health()
 
     def getTopologySummaryByName(self, name: str, /) -> TopologySummary:
         return topology_summary(self._views.read_one(*self._topology_by_name(name)))

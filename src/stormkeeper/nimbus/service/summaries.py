@@ -11,12 +11,19 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from stormkeeper.errors import CallRefusedError, PacemakerError, StateClosedError
+from stormkeeper.errors import (
+    CallRefusedError,
+    PacemakerError,
+    StateClosedError,
+    StormkeeperError,
+)
 from stormkeeper.heartbeats.follower import uncollected
+from stormkeeper.nimbus import health
 from stormkeeper.nimbus.health import Beat
 from stormkeeper.nimbus.service.context import ServiceContext
 from stormkeeper.nimbus.service.views import (
@@ -48,6 +55,8 @@ _SHORTEST_PAUSE_SECS: Final = 1.0
 _LONGEST_PAUSE_SECS: Final = 60.0
 #: Longer than the deadlines of a refresh's reads.
 _FIRST_SECS: Final = 60.0
+#: The longest wait of a scrape for a refresh.
+_SCRAPE_SECS: Final = 1.0
 _CLOSE_SECS: Final = 5.0
 
 pack_i32: Final = Struct(">i").pack
@@ -241,8 +250,11 @@ class Refresher:
         self._until = 0.0
         self._closed = False
 
-    def ensure(self, idle_secs: float = _IDLE_SECS) -> None:
-        """Wait for the first refresh, and keep up the refreshes for `idle_secs`."""
+    def ensure(self, idle_secs: float = _IDLE_SECS, wait_secs: float = _FIRST_SECS) -> None:
+        """Wait for the first refresh, and keep up the refreshes for `idle_secs`.
+
+        Raises `CallRefusedError` after `wait_secs`.
+        """
         with self._changed:
             if self._closed:
                 raise StateClosedError(f"{self._name}: closed")
@@ -256,12 +268,12 @@ class Refresher:
                 thread.start()
                 self._first, self._thread = first, thread
         try:
-            first.result(_FIRST_SECS)
+            first.result(wait_secs)
         except TimeoutError as error:
             if first.done():
                 raise
             raise CallRefusedError(
-                f"the heartbeats were not read within {_FIRST_SECS:g} s: ask again in a moment"
+                f"the heartbeats were not read within {wait_secs:g} s: ask again in a moment"
             ) from error
 
     def close(self) -> None:
@@ -312,9 +324,29 @@ class TopologySummaries:
     def close(self) -> None:
         self._refresher.close()
 
-    def newest(self, *, idle_secs: float = _IDLE_SECS) -> Summaries:
+    def newest(self) -> Summaries:
         """Return the summaries by the newest records; errors are those of the reads."""
-        self._refresher.ensure(idle_secs)
+        self._refresher.ensure()
+        return self._newest()
+
+    def count_health(self) -> dict[str, int]:
+        """Return the number of topologies by health, for a scrape, which waits for no slow refresh.
+
+        Without any refresh yet, or if it failed, returns none.
+        """
+        try:
+            with suppress(CallRefusedError):
+                # A scraper asks seldom: one refresh is enough.
+                self._refresher.ensure(0.0, _SCRAPE_SECS)
+            found = None if self._made is None else self._newest()
+        except StormkeeperError as error:
+            log.debug("the health of topologies cannot be read: %s", error)
+            return {}
+        if found is None:
+            return {}
+        return health.counts(each.view.health for each in found.kept.values())
+
+    def _newest(self) -> Summaries:
         records = self._context.storm.view.with_holders()
         with self._lock:
             last = self._made
