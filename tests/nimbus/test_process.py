@@ -1,12 +1,14 @@
 """``storm nimbus`` as a process, called by a client that is not ours."""
 
 import contextlib
+import gc
 import resource
 import shutil
 import socket
 import threading
 import time
 import urllib.request
+import weakref
 
 import pytest
 from thrift.Thrift import TApplicationException
@@ -430,6 +432,27 @@ def test_it_warns_where_whoever_comes_is_let_in(caplog, host, is_open):
     with listen(host, 0, keys="", backlog=1) as listener:
         process._warn_of_openness(listener, "HERE")
     assert ("authentication is off" in caplog.text) == is_open
+
+
+def test_garbage_is_collected_when_a_leadership_ends():
+    """The end wakes the thread; else Python collects no old garbage."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with process._started(process._garbage_thread()) as thread:
+            left = Left()
+            left.itself = left
+            is_there = weakref.ref(left)
+            del left
+            thread.wake()
+            until(lambda: is_there() is None)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class Left:
+    """What a leadership leaves."""
 
 
 def test_a_port_that_is_taken_is_said(start):

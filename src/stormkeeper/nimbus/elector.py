@@ -51,6 +51,7 @@ class Elector:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = storm.state
+        self._nimbus = nimbus
         self._clock = clock
         self._election = Election()
         # Guards the election and the open instructions.
@@ -114,6 +115,13 @@ class Elector:
                 f" {queue[0].path}; ask again when it is gone"
             )
         return nimbus
+
+    def is_next(self) -> bool:
+        """Return whether this Nimbus's lock is first: other Nimbuses send clients here."""
+        try:
+            return self.leader_address() == self._nimbus
+        except StateError:
+            return False
 
     def close(self) -> None:
         """Leave the queue, depose a leading Nimbus, and end the threads.

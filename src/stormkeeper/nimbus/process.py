@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,7 @@ from stormkeeper.daemon.lifecycle import (
     raise_file_limit,
 )
 from stormkeeper.daemon.logs import configure_logging
-from stormkeeper.daemon.periodic import FailureStreak
+from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.daemon.sockets import BACKLOG, address_of, is_loopback, listen
 from stormkeeper.errors import (
     BlobStorageError,
@@ -57,7 +58,7 @@ from stormkeeper.nimbus.submitted import (
 from stormkeeper.paths import NimbusId
 from stormkeeper.rpc.server import ServerLimits, ThriftServer
 from stormkeeper.state.storm import cluster
-from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
+from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.thrift.nimbus import Nimbus
 from stormkeeper.thrift.records import NimbusSummary
 
@@ -78,8 +79,13 @@ _POLL_SECS: Final = 0.2
 
 _LOOK_SECS: Final = 3600.0
 
-#: Longest wait for the end of the thread that reads code ahead.
+#: Longest wait for the end of a thread in the background.
 _END_SECS: Final = 5.0
+
+#: Between collections of old garbage. Python's own take over a second each for a large cluster's
+#: records, and come with the first round of a leader.
+_COLLECT_SECS: Final = 600.0
+_NEVER: Final = 2**31 - 1
 
 #: At the end, for calls in progress, and for clients to read the answers.
 DRAIN_SECS: Final = 5.0
@@ -94,6 +100,7 @@ def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
     """
     configure_logging()
     raise_file_limit()
+    gc.set_threshold(*gc.get_threshold()[:2], _NEVER)
     settings = BlobSettings.from_conf(conf)
     log.info("version %s", stormkeeper.__version__)
     try:
@@ -156,26 +163,19 @@ def _run(
     listener = _listener(conf)
     address = address_of(listener)
     nimbus_id = NimbusId(hostname(conf), listener.getsockname()[1], 0)
-    offset = time.time() - time.monotonic()
-
-    def clock() -> float:
-        # Seconds since 1970, by a clock that never jumps.
-        return offset + time.monotonic()
-
-    def leader() -> LeaderClusterState | None:
-        return duties.leader
-
+    clock = _steady_clock()
     submissions = Submissions(conf["nimbus.thrift.threads"])
     timeouts = Timeouts.from_conf(conf)
     status = ClusterStatusTracker()
     with contextlib.ExitStack() as running:
         running.callback(listener.close)
+        garbage = running.enter_context(_started(_garbage_thread()))
         code = CodeDistributor(
             storm,
             nimbus_id,
             peer_connector(conf),
             settings,
-            leader=leader,
+            leader=lambda: duties.leader,
             submitted=submissions.ids,
             counts=lambda _keys: storm.view.blob_counts(),
         )
@@ -204,6 +204,10 @@ def _run(
         duties = LeaderDuties(scheduler, cleaner, status)
         started_at = clock()
 
+        def end_leading() -> None:
+            duties.end()
+            garbage.wake()
+
         def on_disk_fault(fault: str | None) -> None:
             _register(storm, nimbus_id, started_at, fault)
             elector.recheck()
@@ -215,20 +219,13 @@ def _run(
             nimbus_id,
             bases=lambda: storm.view.caught_up().bases,
             elected=duties.begin,
-            deposed=duties.end,
+            deposed=end_leading,
             disk_fault=lambda: disk.fault,
             may_take_over=may_take_over,
         )
         elector = Elector(storm, nimbus_id, candidate)
         running.callback(elector.close)
         code.sync.on_loss = elector.recheck
-
-        def is_next() -> bool:
-            # Our lock is first, so other Nimbuses send clients here.
-            try:
-                return elector.leader_address() == nimbus_id
-            except StateError:
-                return False
 
         context = ServiceContext(
             conf=conf,
@@ -237,7 +234,7 @@ def _run(
             conf_changes=conf_changes,
             submitted=submitted,
             elector=elector,
-            leadership=lambda: duties.current(is_next),
+            leadership=lambda: duties.current(elector.is_next),
             submissions=submissions,
             # Texts of an earlier leadership may be outdated.
             sched_status=lambda: scheduler.sched_status() if duties.leader else {},
@@ -261,7 +258,7 @@ def _run(
         server.start(listener)
         running.callback(server.stop, DRAIN_SECS)
         code.start()
-        running.enter_context(_reading_ahead(storm, topology_cache))
+        running.enter_context(_started(ReadAhead(lambda: storm.view, topology_cache)))
         _register(storm, nimbus_id, started_at)
         disk.start()
         running.callback(disk.close)
@@ -272,6 +269,36 @@ def _run(
         _wait(stop, server)
         # First, so that another Nimbus leads while this one stops.
         elector.close()
+
+
+def _steady_clock() -> Callable[[], float]:
+    """Return a clock of seconds since 1970 that never jumps."""
+    offset = time.time() - time.monotonic()
+    return lambda: offset + time.monotonic()
+
+
+def _garbage_thread() -> PeriodicThread:
+    def collect() -> None:
+        gc.collect()
+
+    return PeriodicThread(
+        "garbage",
+        collect,
+        period_secs=_COLLECT_SECS,
+        first_secs=_COLLECT_SECS,
+        # The end of a leadership wakes the thread, and lets go of the garbage a moment later.
+        settle_secs=1.0,
+        logger=log,
+    )
+
+
+@contextlib.contextmanager
+def _started(thread: PeriodicThread) -> Iterator[PeriodicThread]:
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.close(_END_SECS)
 
 
 def _listener(conf: Conf) -> socket.socket:
@@ -310,16 +337,6 @@ def _wait(stop: StopSignals, server: ThriftServer) -> None:
     while not stop.wait(_LOOK_SECS):
         pass
     log.info("stopping: %d connections; asked by %s", server.open, stop.asked_by)
-
-
-@contextlib.contextmanager
-def _reading_ahead(storm: StormClusterState, cache: TopologyCache) -> Iterator[None]:
-    ahead = ReadAhead(lambda: storm.view, cache)
-    ahead.start()
-    try:
-        yield
-    finally:
-        ahead.close(_END_SECS)
 
 
 def _register(
