@@ -49,7 +49,7 @@ class OpenSession:
         if request.pulse is not None:
             path, details = request.pulse
             if not self._index.replace(path.encode(), details, 0.0):
-                self._index.add(path.encode(), details, 0.0, None)
+                self._index.add(path.encode(), details, 0.0)
         elif request.type == MessageType.GET_PULSE:
             path = request.path or ""
             answer.pulse = Pulse(path, self._index.get(path.encode()))

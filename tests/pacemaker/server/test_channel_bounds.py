@@ -19,7 +19,7 @@ from support.pulse_frames import ANSWERS, STREAM, get, ids, send
 async def test_a_client_that_does_not_read_is_not_served_without_end(engine):
     rig = Rig(engine)
     async with rig:
-        rig.index.add(b"/large", bytes(500_000), 0.0, None)
+        rig.index.add(b"/large", bytes(500_000), 0.0)
         client, other = rig.connect(), rig.connect()
         wanted = 40_000  # 20 GB of answers
         before = psutil.Process().memory_info().rss
@@ -43,7 +43,7 @@ async def test_a_client_that_does_not_read_is_not_served_without_end(engine):
 @on_each
 async def test_many_small_answers_stop_at_the_bound_too(engine):
     async with Rig(engine) as rig:
-        rig.index.add(b"/a", bytes(3_000), 0.0, None)
+        rig.index.add(b"/a", bytes(3_000), 0.0)
         client = rig.connect()
         await client.send(get("/a") * 5_000)  # 15 MB of answers to 170 KB
         await asyncio.sleep(0.1)
@@ -81,7 +81,7 @@ async def test_unfinished_frame_has_a_time_limit(engine):
 @on_each
 async def test_unread_answers_have_their_time(engine):
     async with Rig(engine) as rig:
-        rig.index.add(b"/a", bytes(2_000_000), 0.0, None)
+        rig.index.add(b"/a", bytes(2_000_000), 0.0)
         client = rig.connect()
         # With a frame behind them that could not be finished meanwhile.
         await client.send(get("/a") * 5 + send("/x")[:9])
@@ -233,7 +233,7 @@ async def test_memory_of_all_channels_is_bounded(engine):
 @on_each
 async def test_unread_answers_are_bounded_over_all(engine):
     async with Rig(engine) as rig:
-        rig.index.add(b"/a", bytes(8_000_000), 0.0, None)
+        rig.index.add(b"/a", bytes(8_000_000), 0.0)
         rig.channels.max_buffered = 10_000_000
         clients = [rig.connect() for _ in range(6)]
         for client in clients:
@@ -275,7 +275,7 @@ async def test_requests_that_wait_for_their_turns_are_bounded_over_all(engine):
 @on_each
 async def test_client_that_does_not_read_is_not_read_from(engine):
     async with Rig(engine) as rig:
-        rig.index.add(b"/a", bytes(4_000_000), 0.0, None)
+        rig.index.add(b"/a", bytes(4_000_000), 0.0)
         client, other = rig.connect(), rig.connect()
         await client.send(get("/a"))
         await rig.until(lambda: rig.channels.counters()["gets"])
@@ -295,7 +295,7 @@ def test_an_answer_counts_until_its_last_byte_is_taken():
     # (asyncio gives back what it has sent, a part at a time.)
     async def run():
         async with Rig("compiled") as rig:
-            rig.index.add(b"/a", bytes(8_000_000), 0.0, None)
+            rig.index.add(b"/a", bytes(8_000_000), 0.0)
             rig.channels.max_buffered = 12_000_000
             first, second = rig.connect(), rig.connect()
             await first.send(get("/a"))

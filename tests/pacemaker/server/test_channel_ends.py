@@ -113,7 +113,7 @@ async def test_a_sessions_fault_ends_the_channel_after_its_answer(engine):
 @on_each
 async def test_a_client_that_ends_its_side_gets_its_answers(engine):
     async with Rig(engine) as rig:
-        rig.index.add(b"/a", bytes(500_000), 0.0, None)
+        rig.index.add(b"/a", bytes(500_000), 0.0)
         client = rig.connect()
         await client.send(get("/a") * 10)
         client.socket.shutdown(socket.SHUT_WR)
@@ -207,7 +207,7 @@ async def test_a_handshake_that_is_due_ends_the_channel(engine):
 @on_each
 async def test_draining_answers_received_requests_only(engine):
     async with Rig(engine) as rig:
-        rig.index.add(b"/large", bytes(3_000_000), 0.0, None)
+        rig.index.add(b"/large", bytes(3_000_000), 0.0)
         clients = [rig.connect() for _ in range(3)]
         idle, busy, slow = clients
         await busy.send(send("/a") + get("/a", 2) + get("/a")[:5])
@@ -275,7 +275,7 @@ async def test_connections_that_come_and_go_leave_nothing(engine):
     descriptors, sizes = [], []
     rig = Rig(engine)
     async with rig:
-        rig.index.add(b"/large", bytes(100_000), 0.0, None)
+        rig.index.add(b"/large", bytes(100_000), 0.0)
         while not is_steady(sizes, 2_000 // at_once):
             assert len(sizes) < 12_000 // at_once
             pairs = [socket.socketpair() for _ in range(at_once)]

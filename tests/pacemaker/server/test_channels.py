@@ -98,7 +98,7 @@ async def test_stored_value_equals_the_sent_value(engine):
 async def test_a_pulse_for_which_there_is_no_room_is_the_sessions(engine):
     async with Rig(engine) as rig:
         client = rig.connect()
-        rig.index.add(b"/a", bytes(100), 0.0, None)
+        rig.index.add(b"/a", bytes(100), 0.0)
         rig.index.max_bytes = 110
         for size, is_stored in [(100, True), (108, True), (109, False), (0, True), (109, False)]:
             client.session.payloads.clear()
@@ -142,7 +142,7 @@ async def test_session_is_asked_while_permissions_are_missing(engine):
 
     rig = Rig(engine, lambda: ClientSession(rig.index))
     async with rig:
-        rig.index.add(b"/a", b"v", 0.0, None)
+        rig.index.add(b"/a", b"v", 0.0)
         client = rig.connect()
         await client.send(get("/a") * 4 + send("/a") * 3 + get("/a") * 2)
         for _ in range(9):

@@ -118,7 +118,7 @@ async def converse(name, stream, sizes, limits):
         counts = rig.channels.counters()
         del counts["bytes_in"]  # what comes after a bad frame may be read or not
         entries = [
-            (entry.path, entry.details, entry.revision, entry.changed, entry.home is None)
+            (entry.path, entry.details, entry.revision, entry.changed)
             for entry in rig.index.since(0, 1_000)
         ]
         numbers = (rig.index.keys, rig.index.tombstones, rig.index.bytes_held)

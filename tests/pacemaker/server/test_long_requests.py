@@ -235,7 +235,7 @@ async def test_request_with_a_hidden_type_waits(engine):
 async def test_client_that_does_not_read_ends_while_waiting(engine):
     rig, _ = rig_of(engine)
     async with rig:
-        rig.index.add(b"/a", bytes(200_000), 0.0, None)
+        rig.index.add(b"/a", bytes(200_000), 0.0)
         pairs = [socket.socketpair() for _ in range(4)]
         for ours, theirs in pairs:
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)

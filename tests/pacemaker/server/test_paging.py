@@ -3,6 +3,7 @@
 import pytest
 
 from stormkeeper.pacemaker.server import pulse_store
+from stormkeeper.pacemaker.server.pulse_index import SortedPaths
 from stormkeeper.pacemaker.server.pulse_store import PulseStore
 from stormkeeper.pacemaker.server.store_limits import StoreLimits
 from support.indexes import INDEXES
@@ -124,7 +125,7 @@ def test_the_changes_of_a_small_part_are_looked_for_in_that_part(store, monkeypa
         after, more = page.next, page.more
     assert found == expected
     with monkeypatch.context() as patched:
-        patched.setattr(pulse_store.Directory, "walk", lambda *_: pytest.fail("walked the tree"))
+        patched.setattr(SortedPaths, "below", lambda *_: pytest.fail("looked at the part"))
         assert paths(store.changes(b"/w/t7", store.index.revision - 3)) == [b"/w/t7"]
         assert len(paths(store.changes(b"/w", 0))) == 1_001
 

@@ -302,13 +302,12 @@ def test_full_store_refuses_new_and_growing_pulses():
     assert desk.ask(MessageType.GET_PULSE, path="/b").pulse.details == bytes(498)
 
 
-def test_many_small_directories_fill_the_store():
+def test_many_small_pulses_fill_the_store():
     desk = Desk()
-    desk.store.set_limits(StoreLimits(store_bytes=1_000_000, index_bytes=90_000))
-    paths = [f"/{number}" + "/a" * 14 for number in range(21)]
+    desk.store.set_limits(StoreLimits(store_bytes=1_000_000, index_bytes=6_000))
+    paths = [f"/{number}" for number in range(21)]
     for path in paths[:20]:
         desk.send(path, b"")
-    desk.store.set_limits(StoreLimits(store_bytes=1_000_000, index_bytes=70_000))
     with pytest.raises(LimitError, match="the index needs") as refused:
         desk.send(paths[20], b"")
     assert refused.value.cause == "store-full"

@@ -31,16 +31,16 @@ def test_pulses_that_expire_while_room_is_made_are_counted():
 def test_the_cost_is_bounded():
     index = PulseIndex()
     for n in range(3_000):
-        index.bury(index.add(b"/gone/%d" % n, b"x", 0.0, None), 0.0)
-    index.add(b"/there", b"x", 0.0, None)
+        index.bury(index.add(b"/gone/%d" % n, b"x", 0.0), 0.0)
+    index.add(b"/there", b"x", 0.0)
     for n in range(3_000):
-        index.add(b"/there/%d" % n, bytes(n), 0.0, None)
+        index.add(b"/there/%d" % n, bytes(n), 0.0)
     assert sorted(recent_sizes(index)) == list(range(2_000, 3_000))
 
 
 def test_sizes_are_of_pulses():
     index = PulseIndex()
     assert recent_sizes(index) == []
-    index.bury(index.add(b"/a", b"xx", 0.0, None), 0.0)
-    index.add(b"/b", b"yyy", 0.0, None)
+    index.bury(index.add(b"/a", b"xx", 0.0), 0.0)
+    index.add(b"/b", b"yyy", 0.0)
     assert recent_sizes(index) == [3]

@@ -83,7 +83,7 @@ def each_way(test):
 async def test_aborted_connection_leaves_no_unsent_bytes(engine, over_tls):
     with TcpPair() as pair:
         async with Rig(engine) as rig:
-            rig.index.add(b"/a", bytes(8_000_000), 0.0, None)
+            rig.index.add(b"/a", bytes(8_000_000), 0.0)
             ours = await adopt(rig, pair, over_tls=over_tls)
             await ask_and_be_given_up(rig, ours)
             await rig.until(lambda: len(rig.channels) == 0)
@@ -97,7 +97,7 @@ async def test_end_of_an_answer_has_the_same_timeout_as_the_rest(engine, over_tl
         pair.theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
         async with Rig(engine) as rig:
             # As much as asyncio's TLS hands down without being told that it is not taken.
-            rig.index.add(b"/a", bytes(50_000), 0.0, None)
+            rig.index.add(b"/a", bytes(50_000), 0.0)
             ours = await adopt(rig, pair, over_tls=over_tls)
             await ask_and_be_given_up(rig, ours)
 
@@ -106,7 +106,7 @@ async def test_end_of_an_answer_has_the_same_timeout_as_the_rest(engine, over_tl
 async def test_client_that_reads_again_is_served_on(engine, over_tls):
     with TcpPair() as pair:
         async with Rig(engine) as rig:
-            rig.index.add(b"/a", bytes(1_000_000), 0.0, None)
+            rig.index.add(b"/a", bytes(1_000_000), 0.0)
             ours = await adopt(rig, pair, over_tls=over_tls)
 
             def read(size):

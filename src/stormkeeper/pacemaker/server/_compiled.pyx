@@ -164,7 +164,7 @@ cdef inline double monotonic() noexcept nogil:
 
 
 @cython.final
-@cython.no_gc  # it holds bytes and a directory that the store takes apart by hand
+@cython.no_gc  # it holds bytes only
 cdef class PulseEntry:
     """A path with a pulse or tombstone."""
 
@@ -172,7 +172,6 @@ cdef class PulseEntry:
     cdef readonly bytes details
     cdef readonly int64_t revision
     cdef readonly double changed
-    cdef public object home
     # Neighbours in the order of revisions, without reference counts: the index holds every linked
     # entry, and freeing a long list does not recurse.
     cdef PyObject *older
@@ -197,16 +196,6 @@ cdef class PulseIndex:
     def __cinit__(self):
         self._entries = {}
 
-    def __dealloc__(self):
-        # Homes and entries refer to each other, and without GC nothing else breaks the circle.
-        cdef PyObject *at = self._oldest
-        cdef PulseEntry entry
-        while at is not NULL:
-            entry = <PulseEntry> at
-            at = entry.newer
-            entry.older = entry.newer = NULL
-            entry.home = None
-
     def get(self, bytes path not None):
         cdef PyObject *found = PyDict_GetItem(self._entries, path)
         return None if found is NULL else (<PulseEntry> found).details
@@ -219,7 +208,7 @@ cdef class PulseIndex:
         cdef PyObject *found = PyDict_GetItem(self._entries, path)
         return found is not NULL and self.overwrite(<PulseEntry> found, details, now)
 
-    def add(self, bytes path not None, bytes details not None, double now, home):
+    def add(self, bytes path not None, bytes details not None, double now):
         cdef PyObject *found = PyDict_GetItem(self._entries, path)
         cdef PulseEntry entry
         if found is NULL:
@@ -232,7 +221,6 @@ cdef class PulseIndex:
                 raise ValueError(f"{path[:200]!r} holds a pulse already")
             self.tombstones -= 1
         entry.details = details
-        entry.home = home
         self.keys += 1
         self.pulses_received += 1
         self.bytes_held += PyBytes_GET_SIZE(path) + PyBytes_GET_SIZE(details)
@@ -247,7 +235,6 @@ cdef class PulseIndex:
         self.keys -= 1
         self.tombstones += 1
         entry.details = None
-        entry.home = None
         entry.changed = now
         self._to_newest(entry)
 

@@ -1,29 +1,22 @@
-"""Pulses and tombstones by path, sorted by revision, and by directory.
+"""Pulses and tombstones by path and by revision, and sorted paths.
 
 Every change gets the next revision, and a path stands in the order once, at the newest change. The
 order is a doubly linked list through the entries, so a change costs constant time. `_compiled` has
 twins of `PulseEntry` and `PulseIndex`. Paths are the bytes of the wire.
 """
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Sequence
-from operator import attrgetter
+from bisect import bisect_left, insort
 from typing import Final
 
-# Pulses of a directory differ in the name only, so sorting by path sorts by name.
-_PATH: Final = attrgetter("path")
-_NAME: Final = attrgetter("name")
-
-#: Beside the name.
-_DIRECTORY_BYTES: Final = 256
+_BEHIND_SLASH: Final = b"0"
 
 
 class PulseEntry:
     """A path with a pulse or tombstone; only the index writes attributes."""
 
-    __slots__ = ("_newer", "_older", "changed", "details", "home", "path", "revision")
+    __slots__ = ("_newer", "_older", "changed", "details", "path", "revision")
 
-    def __init__(self, path: bytes, details: bytes | None, changed: float, home: object) -> None:
+    def __init__(self, path: bytes, details: bytes | None, changed: float) -> None:
         self.path = path
         #: None for a tombstone.
         self.details = details
@@ -31,8 +24,6 @@ class PulseEntry:
         self.revision = 0
         #: Seconds of the clock at receipt or deletion.
         self.changed = changed
-        #: A `Directory`; None for a tombstone.
-        self.home = home
         self._older = self._newer = self
 
 
@@ -60,7 +51,7 @@ class PulseIndex:
         self.max_bytes = 0
         self._entries: dict[bytes, PulseEntry] = {}
         #: Closes the ring: `_newer` is the oldest entry, `_older` the newest.
-        self._ends = PulseEntry(b"", None, 0.0, None)
+        self._ends = PulseEntry(b"", None, 0.0)
 
     def get(self, path: bytes) -> bytes | None:
         entry = self._entries.get(path)
@@ -87,14 +78,14 @@ class PulseIndex:
         self.renew(entry)
         return True
 
-    def add(self, path: bytes, details: bytes, now: float, home: object) -> PulseEntry:
+    def add(self, path: bytes, details: bytes, now: float) -> PulseEntry:
         """Store the first pulse of a path, ignoring `max_bytes`."""
         entry = self._entries.get(path)
         if entry is None:
-            entry = self._entries[path] = PulseEntry(path, details, now, home)
+            entry = self._entries[path] = PulseEntry(path, details, now)
         elif entry.details is None:
             self.tombstones -= 1
-            entry.details, entry.changed, entry.home = details, now, home
+            entry.details, entry.changed = details, now
         else:
             raise ValueError(f"{path[:200]!r} holds a pulse already")
         self.keys += 1
@@ -110,7 +101,7 @@ class PulseIndex:
         self.keys -= 1
         self.tombstones += 1
         self.bytes_held -= len(entry.path) + len(entry.details)
-        entry.details = entry.home = None
+        entry.details = None
         entry.changed = now
         self.renew(entry)
 
@@ -171,155 +162,69 @@ class PulseIndex:
         return None if newer is self._ends or newer is entry else newer
 
 
-class Census:
-    """Bytes of memory of all directories of a tree."""
+class SortedPaths:
+    """Paths in the order of their bytes, in which all paths below a path are adjacent.
 
-    __slots__ = ("bytes",)
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-    def add(self, name: bytes) -> None:
-        self.bytes += _DIRECTORY_BYTES + len(name)
-
-    def remove(self, name: bytes) -> None:
-        self.bytes -= _DIRECTORY_BYTES + len(name)
-
-
-class Directory:
-    """The pulses and directories below a path, for listings and requests on subtrees.
-
-    A path is split at every ``/``: ``/a//b`` and ``/a/b`` differ, and so do ``/a`` and ``a``. A
-    pulse and a directory may have the same name. Both are sorted by name, so a walk yields a pulse
-    before the pulses below its path. Nothing recurses, as a path may have many segments.
+    ``/a/b`` and ``/a//b`` are below ``/a``, ``/a!`` is not. A given path ends with no slash; below
+    the empty path is everything.
     """
 
-    __slots__ = ("_directories", "_leaves", "census", "name", "parent", "pulses")
+    __slots__ = ("_names", "_paths")
 
-    def __init__(self, parent: "Directory | None" = None, name: bytes = b"") -> None:
-        self.parent = parent
-        self.name = name
-        self.census: Census = Census() if parent is None else parent.census
-        self.pulses = 0
-        self._leaves: list[PulseEntry] = []
-        self._directories: list[Directory] = []
+    def __init__(self) -> None:
+        self._paths: list[bytes] = []
+        #: The last listing, until a path is added or removed.
+        self._names: dict[bytes, list[bytes]] = {}
 
-    def find(self, segments: Sequence[bytes]) -> "Directory | None":
-        directory = self
-        for name in segments:
-            below = directory._child(name)
-            if below is None:
-                return None
-            directory = below
-        return directory
+    def add(self, path: bytes) -> None:
+        insort(self._paths, path)
+        self._names.clear()
 
-    def make(self, segments: Sequence[bytes]) -> "Directory":
-        """Return the directory at `segments`, created as needed; the caller must add a pulse."""
-        directory = self
-        for name in segments:
-            below = directory._child(name)
-            if below is None:
-                below = Directory(directory, name)
-                insort(directory._directories, below, key=_NAME)
-                self.census.add(name)
-            directory = below
-        return directory
+    def remove(self, path: bytes) -> None:
+        del self._paths[bisect_left(self._paths, path)]
+        self._names.clear()
 
-    def add(self, entry: PulseEntry) -> None:
-        insort(self._leaves, entry, key=_PATH)
-        self._count(1)
+    def count_below(self, top: bytes) -> int:
+        first, end = self._range_below(top)
+        return end - first
 
-    def remove(self, entry: PulseEntry) -> None:
-        del self._leaves[bisect_left(self._leaves, entry.path, key=_PATH)]
-        self._count(-1)
+    def below(self, top: bytes) -> list[bytes]:
+        first, end = self._range_below(top)
+        return self._paths[first:end]
 
-    def detach(self, limit: int) -> list[PulseEntry]:
-        """Remove and return at most `limit` pulses here and below."""
-        entries: list[PulseEntry] = []
-        while self.pulses and len(entries) < limit:
-            room = limit - len(entries)
-            directory = self
-            while directory.pulses > room and directory._directories:
-                directory = directory._directories[-1]
-            if directory.pulses <= room:
-                entries += directory._detach_all()
-            else:
-                entries += directory._leaves[-room:]
-                del directory._leaves[-room:]
-                directory._count(-room)
-        return entries
+    def take_below(self, top: bytes, limit: int) -> list[bytes]:
+        """Remove and return at most `limit` paths; 0: all."""
+        first, end = self._range_below(top)
+        if limit:
+            first = max(first, end - limit)
+        taken = self._paths[first:end]
+        del self._paths[first:end]
+        self._names.clear()
+        return taken
 
-    def _detach_all(self) -> list[PulseEntry]:
-        entries = list(self.walk())
-        stack = [self]
-        # Parent and child refer to each other: else only the garbage collector frees both.
-        while stack:
-            directory = stack.pop()
-            stack.extend(directory._directories)
-            directory._leaves.clear()
-            directory._directories.clear()
-            if directory is not self:
-                directory.parent = None
-                self.census.remove(directory.name)
-        self._count(-len(entries))
-        return entries
-
-    def names(self) -> list[bytes]:
-        """Return each name directly here once.
+    def names_below(self, top: bytes) -> list[bytes]:
+        """Return each name directly below a path; the caller must not change the list.
 
         Empty names (of ``/a//b`` in ``/a``) are left out: no path lists their children.
         """
-        leaves, directories = self._leaves, self._directories
-        start = leaves[0].path.rfind(b"/") + 1 if leaves else 0
-        names = [leaf.path[start:] for leaf in leaves]
-        if names and not names[0]:  # an empty name sorts first
-            del names[0]
-        if directories:
-            known = {b"", *names}
-            names += [below.name for below in directories if below.name not in known]
-        return names
+        if top not in self._names:
+            self._names = {top: self._find_names(top)}
+        return self._names[top]
 
-    def walk(self) -> Iterator[PulseEntry]:
-        """Yield the pulses here and below, sorted; the tree must not change meanwhile."""
-        stack = [self._in_order()]
-        while stack:
-            for item in stack[-1]:
-                if isinstance(item, Directory):
-                    stack.append(item._in_order())
-                    break
-                yield item
-            else:
-                stack.pop()
+    def _find_names(self, top: bytes) -> list[bytes]:
+        """Find the names, at a cost by names alone."""
+        below, paths = top + b"/", self._paths
+        names: set[bytes] = set()
+        at = bisect_left(paths, below)
+        while at < len(paths) and paths[at].startswith(below):
+            name, slash, _ = paths[at][len(below) :].partition(b"/")
+            names.add(name)
+            # A name and the paths below it need not be adjacent: ``/a``, ``/a!``, ``/a/b``.
+            at = bisect_left(paths, below + name + _BEHIND_SLASH, at) if slash else at + 1
+        return list(names - {b""})
 
-    def _in_order(self) -> Iterator["PulseEntry | Directory"]:
-        leaves = self._leaves
-        prefix = leaves[0].path[: leaves[0].path.rfind(b"/") + 1] if leaves else b""
-        leaf = 0
-        for directory in self._directories:
-            end = bisect_right(leaves, prefix + directory.name, leaf, key=_PATH)
-            for at in range(leaf, end):
-                yield leaves[at]
-            leaf = end
-            yield directory
-        for at in range(leaf, len(leaves)):
-            yield leaves[at]
-
-    def _child(self, name: bytes) -> "Directory | None":
-        directories = self._directories
-        at = bisect_left(directories, name, key=_NAME)
-        if at < len(directories) and directories[at].name == name:
-            return directories[at]
-        return None
-
-    def _count(self, added: int) -> None:
-        """Add to the counts here and above; remove empty directories."""
-        directory: Directory | None = self
-        while directory is not None:
-            directory.pulses += added
-            parent = directory.parent
-            if directory.pulses == 0 and parent is not None:
-                at = bisect_left(parent._directories, directory.name, key=_NAME)
-                del parent._directories[at]
-                directory.parent = None
-                self.census.remove(directory.name)
-            directory = parent
+    def _range_below(self, top: bytes) -> tuple[int, int]:
+        if not top:
+            return 0, len(self._paths)
+        first = bisect_left(self._paths, top + b"/")
+        return first, bisect_left(self._paths, top + _BEHIND_SLASH, first)

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from stormkeeper.pacemaker.server.pulse_index import Directory, PulseEntry, PulseIndex
+from stormkeeper.pacemaker.server.pulse_index import PulseEntry, PulseIndex, SortedPaths
 from stormkeeper.pacemaker.server.store_limits import Expiry, LimitError, StoreLimits, shown
 from stormkeeper.pacemaker.wire.encoder import (
     CHANGE_OVERHEAD,
@@ -71,9 +71,9 @@ class PulseStore:
         self.instance = instance
         self.clock = clock
         self.limits = limits or StoreLimits()
-        self.expiry = Expiry(index, clock, self.limits)
+        self._paths = SortedPaths()
+        self.expiry = Expiry(index, self._paths, clock, self.limits)
         index.max_bytes = self.limits.store_bytes
-        self._root = Directory()
         self._page_ends: dict[int, PulseEntry] = {}
 
     def set_limits(self, limits: StoreLimits) -> None:
@@ -99,7 +99,7 @@ class PulseStore:
                 f"{index.bytes_held} bytes of pulses are held, and {len(details)} more for"
                 f" {shown(path)} would exceed the {index.max_bytes} of pacemaker.store.max.bytes",
             )
-        needed = _PULSE_BYTES * (index.keys + 1) + self._root.census.bytes
+        needed = _PULSE_BYTES * (index.keys + 1)
         if 0 < self.limits.index_bytes < needed:
             raise LimitError(
                 "store-full",
@@ -108,20 +108,19 @@ class PulseStore:
             )
         if entry is not None:
             self.expiry.revive(entry)
-        home = self._root.make(path.split(b"/")[:-1])
-        home.add(index.add(path, details, now, home))
+        index.add(path, details, now)
+        self._paths.add(path)
 
     def get(self, path: bytes) -> bytes | None:
         return self.index.get(path)
 
     def children(self, path: bytes) -> list[bytes]:
         """Return the nonempty names directly below `path`, ignoring trailing slashes."""
-        directory = self._root.find(path.rstrip(b"/").split(b"/"))
-        return [] if directory is None else directory.names()
+        return self._paths.names_below(path.rstrip(b"/"))
 
     def deleted(self, path: bytes) -> list[bytes]:
         """Return the names directly below `path` that have tombstones."""
-        return self.expiry.names_below(path.rstrip(b"/"))
+        return self.expiry.buried.names_below(path.rstrip(b"/"))
 
     def pulses(self, path: bytes) -> Iterator[PulseEntry]:
         """Yield the pulses at and below `path`; the store must not change meanwhile."""
@@ -130,9 +129,7 @@ class PulseStore:
             entry = self.index.entry(top)
             if entry is not None and entry.details is not None:
                 yield entry
-        directory = self._root.find(top.split(b"/") if top else [])
-        if directory is not None:
-            yield from directory.walk()
+        yield from self._pulses_below(top)
 
     def delete(self, path: bytes) -> bool:
         """Delete the pulse of exactly `path`; return whether a pulse was there."""
@@ -148,13 +145,12 @@ class PulseStore:
         If the result is `limit`, more may be left. ``/`` is everything.
         """
         top = path.rstrip(b"/")
-        directory = self._root.find(top.split(b"/")) if top else self._root
         deleted = 1 if top and self.delete(top) else 0
-        if directory is not None and (limit == 0 or deleted < limit):
-            entries = directory.detach(limit - deleted if limit else directory.pulses)
-            self.expiry.bury_detached(entries)
-            deleted += len(entries)
-        return deleted
+        if deleted == limit > 0:
+            return deleted
+        paths = self._paths.take_below(top, limit - deleted if limit else 0)
+        self.expiry.bury_detached([self._held_entry(path) for path in paths])
+        return deleted + len(paths)
 
     def held(self, path: bytes) -> ChangesPage:
         """Return the pulse or tombstone of exactly `path`."""
@@ -228,9 +224,7 @@ class PulseStore:
             batch = index.newer(batch[-1], _BATCH)
 
     def _is_everything(self, top: bytes) -> bool:
-        directory = self._root.find(top.split(b"/"))
-        keys = 0 if directory is None else directory.pulses
-        return keys == self.index.keys and not self.index.tombstones
+        return self._paths.count_below(top) == self.index.keys and not self.index.tombstones
 
     def _to_fill(self, limit: int, room: int, each: int, values: bool) -> int:
         index = self.index
@@ -240,8 +234,7 @@ class PulseStore:
     def _part(self, top: bytes, after: int, to_fill: int) -> list[PulseEntry] | None:
         """Return the entries of `top` newer than `after`; None if all changes are cheaper."""
         index = self.index
-        directory = self._root.find(top.split(b"/"))
-        size = 1 + (0 if directory is None else directory.pulses)
+        size = 1 + self._paths.count_below(top)
         newer = min(index.revision - after, index.keys + index.tombstones)
         if index.keys:
             newer = min(newer, to_fill * (index.keys // size + 1))
@@ -256,10 +249,17 @@ class PulseStore:
         pulse = index.entry(top)
         if pulse is not None and pulse.details is not None and pulse.revision > after:
             entries.append(pulse)
-        if directory is not None:
-            entries += [entry for entry in directory.walk() if entry.revision > after]
+        entries += [entry for entry in self._pulses_below(top) if entry.revision > after]
         entries.sort(key=_REVISION)
         return entries
+
+    def _pulses_below(self, top: bytes) -> Iterator[PulseEntry]:
+        return map(self._held_entry, self._paths.below(top))
+
+    def _held_entry(self, path: bytes) -> PulseEntry:
+        entry = self.index.entry(path)
+        assert entry is not None
+        return entry
 
     def _remember(self, end: PulseEntry) -> None:
         if len(self._page_ends) >= _ENDS:

@@ -8,14 +8,13 @@ pulse must hold there too.
 import os
 import re
 import resource
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
 from stormkeeper.errors import NotAuthorizedError
-from stormkeeper.pacemaker.server.pulse_index import Directory, PulseEntry, PulseIndex
+from stormkeeper.pacemaker.server.pulse_index import PulseEntry, PulseIndex, SortedPaths
 
 #: Twice the workers of the largest known clusters.
 MAX_TOMBSTONES: Final = 16_384
@@ -31,8 +30,6 @@ _SHOWN: Final = 200
 _BUDGET: Final = 0.002
 #: Entries per reading of the clock: some 20 microseconds.
 _STRIDE: Final = 16
-
-_BEHIND_SLASH: Final = b"0"
 
 
 class LimitError(NotAuthorizedError):
@@ -53,7 +50,7 @@ class LimitError(NotAuthorizedError):
 class StoreLimits:
     """Limits of a store, in bytes unless the name says otherwise; 0 means no limit.
 
-    `store_bytes` bounds pulses with their paths, `index_bytes` index and directories.
+    `store_bytes` bounds pulses with their paths, `index_bytes` the index.
     """
 
     store_bytes: int = 0
@@ -68,8 +65,8 @@ class StoreLimits:
     def of(cls, conf: Mapping[str, Any]) -> Self:
         """Read ``pacemaker.store.max.bytes`` and ``pacemaker.path.max.*``.
 
-        By default a store takes half of the allowed memory, and index and directories a quarter:
-        many tiny pulses would take a hundred times their own size.
+        By default a store takes half of the allowed memory, and the index a quarter: many tiny
+        pulses would take many times their own size.
         """
         store_bytes, memory = conf["pacemaker.store.max.bytes"], memory_allowed()
         return cls(
@@ -164,21 +161,30 @@ class Expiry:
         "_doomed_before",
         "_index",
         "_passed",
-        "_paths",
+        "_pulses",
         "_tombstones",
+        "buried",
         "expired",
         "floor",
         "limits",
     )
 
-    def __init__(self, index: PulseIndex, clock: Callable[[], float], limits: StoreLimits) -> None:
+    def __init__(
+        self,
+        index: PulseIndex,
+        pulses: SortedPaths,
+        clock: Callable[[], float],
+        limits: StoreLimits,
+    ) -> None:
         self.limits = limits
         self.floor = 0
         self.expired = 0
         self._index = index
         self._clock = clock
+        self._pulses = pulses
         self._tombstones: dict[PulseEntry, None] = {}
-        self._paths: list[bytes] = []
+        #: The paths of the tombstones.
+        self.buried = SortedPaths()
         self._bytes = 0
         #: Pulses received before this time have expired.
         self._doomed_before = float("-inf")
@@ -191,7 +197,7 @@ class Expiry:
         self._keep_bounds()
 
     def bury_detached(self, entries: Sequence[PulseEntry]) -> None:
-        """Replace pulses, already removed from directories, by tombstones."""
+        """Replace pulses, already removed from the sorted paths, by tombstones."""
         for entry in entries:
             self._add_tombstone(entry)
         self._keep_bounds()
@@ -200,7 +206,7 @@ class Expiry:
         """Stop counting a tombstone that is about to get a pulse."""
         del self._tombstones[entry]
         self._bytes -= len(entry.path)
-        del self._paths[bisect_left(self._paths, entry.path)]
+        self.buried.remove(entry.path)
 
     def newer_tombstones(self, revision: int) -> Iterator[PulseEntry]:
         """Yield the tombstones newer than `revision`, newest first."""
@@ -208,19 +214,6 @@ class Expiry:
             if entry.revision <= revision:
                 break
             yield entry
-
-    def names_below(self, top: bytes) -> list[bytes]:
-        """Return names below `top` that have tombstones, at a cost by names alone."""
-        below, paths = top + b"/", self._paths
-        names: set[bytes] = set()
-        at = bisect_left(paths, below)
-        while at < len(paths) and paths[at].startswith(below):
-            name, slash, _ = paths[at][len(below) :].partition(b"/")
-            names.add(name)
-            # Paths below a name are adjacent to each other, but not to the name: ``/a``, ``/a!``,
-            # ``/a/b``.
-            at = bisect_left(paths, below + name + _BEHIND_SLASH, at) if slash else at + 1
-        return list(names - {b""})
 
     def expire(self, max_age: float, budget: float = _BUDGET) -> int:
         """Delete pulses older than `max_age` (0: none) and old tombstones, for `budget` seconds.
@@ -296,13 +289,11 @@ class Expiry:
             index.renew(entry)
 
     def _bury(self, entry: PulseEntry) -> None:
-        home = entry.home
-        assert isinstance(home, Directory)
-        home.remove(entry)
+        self._pulses.remove(entry.path)
         self._add_tombstone(entry)
 
     def _add_tombstone(self, entry: PulseEntry) -> None:
         self._index.bury(entry, self._clock())
         self._tombstones[entry] = None
         self._bytes += len(entry.path)
-        insort(self._paths, entry.path)
+        self.buried.add(entry.path)
