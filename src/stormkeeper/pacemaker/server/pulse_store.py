@@ -224,7 +224,10 @@ class PulseStore:
             batch = index.newer(batch[-1], _BATCH)
 
     def _is_everything(self, top: bytes) -> bool:
-        return self._paths.count_below(top) == self.index.keys and not self.index.tombstones
+        return self._count_below(top) == self.index.keys + self.index.tombstones
+
+    def _count_below(self, top: bytes) -> int:
+        return self._paths.count_below(top) + self.expiry.buried.count_below(top)
 
     def _to_fill(self, limit: int, room: int, each: int, values: bool) -> int:
         index = self.index
@@ -234,22 +237,18 @@ class PulseStore:
     def _part(self, top: bytes, after: int, to_fill: int) -> list[PulseEntry] | None:
         """Return the entries of `top` newer than `after`; None if all changes are cheaper."""
         index = self.index
-        size = 1 + self._paths.count_below(top)
+        size = 1 + self._count_below(top)
         newer = min(index.revision - after, index.keys + index.tombstones)
         if index.keys:
             newer = min(newer, to_fill * (index.keys // size + 1))
-        if size + min(index.tombstones, index.revision - after) >= newer:
+        if size >= newer:
             return None
-        below = top + b"/"
+        paths = [top, *self._paths.below(top), *self.expiry.buried.below(top)]
         entries = [
-            tombstone
-            for tombstone in self.expiry.newer_tombstones(after)
-            if tombstone.path.startswith(below) or tombstone.path == top
+            entry
+            for entry in map(index.entry, paths)
+            if entry is not None and entry.revision > after
         ]
-        pulse = index.entry(top)
-        if pulse is not None and pulse.details is not None and pulse.revision > after:
-            entries.append(pulse)
-        entries += [entry for entry in self._pulses_below(top) if entry.revision > after]
         entries.sort(key=_REVISION)
         return entries
 

@@ -208,13 +208,6 @@ class Expiry:
         self._bytes -= len(entry.path)
         self.buried.remove(entry.path)
 
-    def newer_tombstones(self, revision: int) -> Iterator[PulseEntry]:
-        """Yield the tombstones newer than `revision`, newest first."""
-        for entry in reversed(self._tombstones):
-            if entry.revision <= revision:
-                break
-            yield entry
-
     def expire(self, max_age: float, budget: float = _BUDGET) -> int:
         """Delete pulses older than `max_age` (0: none) and old tombstones, for `budget` seconds.
 
