@@ -60,10 +60,6 @@ _LINES: Final = 50
 _LINES_SECONDS: Final = 10.0
 
 
-def _refuse_everyone(authorization_id: str) -> bool:  # noqa: ARG001
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Permissions by configuration, and the mechanism of authentication.
@@ -74,7 +70,7 @@ class Policy:
 
     method: str = "NONE"
     mechanism: Callable[[], Mechanism] | None = None
-    is_authorised: Callable[[str], bool] = _refuse_everyone
+    is_authorised: Callable[[str], bool] = lambda _: False
     authenticates_writers: bool = False
     handshake_timeout: float = 10.0
     fingerprint: bytes = field(default=b"", repr=False)
