@@ -7,7 +7,7 @@ answers that GET_PULSE without details. ``thrift/pacemaker.thrift`` describes th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -182,16 +182,7 @@ VERBS: Final[dict[int, Verb]] = {
 
 AUTHENTICATING: Final = (MessageType.CONTROL_MESSAGE, MessageType.SASL_MESSAGE_TOKEN)
 
-_MEMBERS: Final = (
-    "path",
-    "pulse",
-    "boolval",
-    "records",
-    "nodes",
-    "blob",
-    "changes_request",
-    "changes",
-)
+_MEMBERS: Final = tuple(member.name for member in fields(Message))[2:]
 
 
 def check_request(message: Message) -> None:
