@@ -239,9 +239,15 @@ def _map_writer(of: tuple[Type, Type], release: Release) -> Writer:
         if not isinstance(entries, Mapping):
             raise _UnfitError(f"must be a dict, not {_type_name(entries)}")
         out.append(_map_header.pack(*kinds, len(entries)))
+        last, start, end = None, 0, 0
         for entry_key, entry_value in entries.items():
             write_key(entry_key, out)
+            if entry_value is last and last is not None:
+                out += out[start:end]  # the executors of a worker have the same slot
+                continue
+            start = len(out)
             write_value(entry_value, out)
+            last, end = entry_value, len(out)
 
     return write
 

@@ -313,20 +313,25 @@ def assignment_record(
     owner: str | None = None,
 ) -> Assignment:
     """Return the record of a topology's workers; `executors` without a worker are left out."""
-    running = [launch for launch in launched if not launch.is_released]
-    of = {query: launch for launch in running for query in launch.queries}
-    placed = [
-        ((each.task_start, each.task_end), of[each.query]) for each in executors if each.query in of
+    workers = [
+        (launch, NodeInfo(launch.slot.node, {launch.slot.port}))
+        for launch in launched
+        if not launch.is_released
     ]
+    of = {query: (slot, launch.started_at) for launch, slot in workers for query in launch.queries}
+    places, times = {}, {}
+    for each in executors:
+        if each.query in of:
+            tasks = each.task_start, each.task_end
+            places[tasks], times[tasks] = of[each.query]
     nodes = {launch.slot.node for launch in launched}
     return Assignment(
         master_code_dir=master_code_dir,
         node_host={node: hosts[node] for node in sorted(nodes & hosts.keys())},
-        executor_node_port={tasks: _node_info(launch.slot) for tasks, launch in placed},
-        executor_start_time_secs={tasks: launch.started_at for tasks, launch in placed},
+        executor_node_port=places,
+        executor_start_time_secs=times,
         worker_resources={
-            _node_info(launch.slot): WorkerResources(mem_on_heap=launch.memory_mb)
-            for launch in running
+            slot: WorkerResources(mem_on_heap=launch.memory_mb) for launch, slot in workers
         },
         owner=owner,
         launches=[_record(launch) for launch in launched],
@@ -345,10 +350,6 @@ def _record(launch: Launch) -> WorkerLaunch:
         crashes=None if launch.crashes is None else CrashSeries(**asdict(launch.crashes)),
         tells_claims=launch.tells_claims or None,
     )
-
-
-def _node_info(slot: Slot) -> NodeInfo:
-    return NodeInfo(slot.node, {slot.port})
 
 
 def _slots(assignment: Assignment) -> set[Slot]:
