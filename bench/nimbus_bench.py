@@ -6,9 +6,9 @@
 One real ZooKeeper out of PySpark's jars, which does not wait for the disk (forceSync=no), two real
 Pacemakers, and real ``storm nimbus`` processes. The supervisors (24 slots each) and the pulses of
 their workers come from one process, `nimbus/fleet.py`; 3,000 of them have 4,332 topologies, 72,000
-workers, and 24,000 pulses a second. Checkpoints are shared, so that workers may move. After each
-phase ZooKeeper is read: every query is in one launch on a living supervisor, and nothing that was
-alive has moved.
+workers, and 24,000 pulses a second. It stands for other machines, so it runs at a low priority.
+Checkpoints are shared, so that workers may move. After each phase ZooKeeper is read: every query is
+in one launch on a living supervisor, and nothing that was alive has moved.
 
     start           the Nimbus begins to lead, without a supervisor, and reads all topologies
     placing all     all supervisors come up while the leader is frozen until its session has ended;
