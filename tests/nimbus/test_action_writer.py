@@ -18,7 +18,9 @@ from stormkeeper.paths import Slot
 from stormkeeper.state.fenced_writer import BATCH_BYTES
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.daemon_records import MOST_ASSIGNMENTS as AT_ONCE
+from stormkeeper.thrift import serialization
 from stormkeeper.thrift.records import (
+    Checkpoints,
     RebalanceOptions,
     StormBase,
     TopologyActionOptions,
@@ -159,6 +161,30 @@ def test_no_write_begins_after_the_end_of_the_leadership(round_):
     with pytest.raises(NotLeaderError):
         round_.carry_out([assign(storm_id) for storm_id in IDS])
     assert round_.storm.assignments() == IDS[:AT_ONCE]
+
+
+def test_the_view_takes_written_records_without_decoding(round_, monkeypatch):
+    for storm_id in IDS[:2]:
+        base = StormBase(storm_id, TopologyStatus.ACTIVE, 1, {"spout": 2}, owner="alice")
+        base.checkpoints = Checkpoints(storm_id, storm_id, storm_id, "/c", True, {"was": "s2"})
+        round_.leader.activate_storm(storm_id, base)
+    round_.snapshot = round_.leader.snapshot(is_synced=True)
+    decoded, decode = [], serialization.deserialize
+    monkeypatch.setattr(
+        serialization, "deserialize", lambda cls, data: (decoded.append(cls), decode(cls, data))[1]
+    )
+    round_.carry_out([assign(storm_id) for storm_id in IDS[:2]])
+    view = round_.leader.view.caught_up()
+    assert decoded == []
+    for storm_id in IDS[:2]:
+        for path, record in (
+            (paths.storm(storm_id), view.bases[storm_id]),
+            (paths.assignment(storm_id), view.assignments[storm_id]),
+        ):
+            data = round_.storm.state.get_data(path)
+            assert record == decode(type(record), data)
+            assert round_.storm.codec.write(record) == data
+    assert view.bases[IDS[0]].checkpoints.nodes == {"was": "s2", "q": "s"}
 
 
 def test_a_revoked_lock_ends_the_round(round_):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stormkeeper.errors import SerializationError
 from stormkeeper.thrift import pacemaker, records
 from stormkeeper.thrift.serialization import (
+    Codec,
     Compression,
     Release,
     activity_of,
@@ -270,3 +271,23 @@ def test_only_a_whole_heartbeat_says_anything(damage):
             activity_of(damage(plain))
     else:  # what follows a record is ignored, as everywhere
         assert activity_of(damage(plain)).queries == [query]
+
+
+def test_expected_records_are_read_once_without_decoding():
+    codec, record = Codec(), records.Assignment("/code")
+    data = codec.write(record)
+    codec.expect(data, record)
+    assert codec.read(records.Assignment, data) is record
+    again = codec.read(records.Assignment, data)
+    assert again == record
+    assert again is not record
+    codec.expect(data, records.StormBase("wc", records.TopologyStatus.ACTIVE, 1))
+    assert codec.read(records.Assignment, data) == record
+
+
+def test_expected_records_are_limited():
+    codec, record = Codec(), records.Assignment("/code")
+    for number in range(10_000):
+        codec.expect(b"%d" % number, record)
+    assert len(codec._expected) <= 500
+    assert codec.read(records.Assignment, b"9999") is record

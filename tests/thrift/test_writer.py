@@ -1,10 +1,16 @@
 """What does not fit its field is refused, with the path to it."""
 
+import copy
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stormkeeper.errors import SerializationError
 from stormkeeper.thrift import records as r
+from stormkeeper.thrift.reader import decode
 from stormkeeper.thrift.writer import Encoded, Release, encode, encode_around
+from support.record_strategies import records as any_record
 
 STREAM = r.GlobalStreamId("split", "default")
 
@@ -122,3 +128,14 @@ def test_a_record_is_encoded_around_an_i32():
     for name in ("storm_id", "jvm_silent_ms"):
         with pytest.raises(SerializationError, match=f"ClusterWorkerHeartbeat.{name} has no i32"):
             encode_around(beat, name)
+
+
+@given(any_record(r.NodeInfo), any_record(r.NodeInfo), st.lists(st.booleans()))
+def test_values_that_are_one_object_are_written_as_equal_ones(first, second, choices):
+    shared = {(n, n): second if choice else first for n, choice in enumerate(choices)}
+    copied = {tasks: copy.copy(place) for tasks, place in shared.items()}
+    times = {tasks: 2**40 if place is first else 7 for tasks, place in shared.items()}
+    plain = encode(r.Assignment("/code", executor_node_port=copied))
+    assert encode(r.Assignment("/code", executor_node_port=shared)) == plain
+    record = r.Assignment("/code", {}, shared, times)
+    assert decode(r.Assignment, encode(record)) == record

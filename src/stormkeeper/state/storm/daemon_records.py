@@ -144,7 +144,7 @@ class TopologyReads(RecordReader):
 
 
 class NewAssignment(NamedTuple):
-    """An assignment to write, and the topology's new base, if it changes."""
+    """An assignment to write, and the topology's new base, if it changes; not changed any more."""
 
     storm_id: str
     assignment: Assignment
@@ -215,7 +215,8 @@ class TopologyWrites(LeaderWriter):
 
     def _assignment_write(self, new: NewAssignment, seen: ClusterRecords) -> _AssignmentWrite:
         path, base_path = paths.assignment(new.storm_id), paths.storm(new.storm_id)
-        data, version = self._encoded(checked(Assignment, new.assignment)), seen.version(path)
+        data = self._encoded(checked(Assignment, new.assignment), is_followed=True)
+        version = seen.version(path)
         write = (
             Create(path, data, workers_digest=digest_of_workers(new.topology_conf))
             if version is None
@@ -224,7 +225,7 @@ class TopologyWrites(LeaderWriter):
         base_version = seen.version(base_path) or 0
         if new.base is None:
             return _AssignmentWrite(new, Check(base_path, base_version), write)
-        base = self._encoded(checked(StormBase, new.base))
+        base = self._encoded(checked(StormBase, new.base), is_followed=True)
         return _AssignmentWrite(new, SetData(base_path, base, base_version), write)
 
     def _write_unrefused(self, batch: list[_AssignmentWrite]) -> list[StateError]:

@@ -186,8 +186,12 @@ class LeaderWriter(RecordWriter):
         data = self._encoded(checked(cls, record))
         self._writer.set_data(path, data, workers_digest=digest_of_workers(topology_conf))
 
-    def _encoded(self, record: TPayload) -> bytes:
-        data = self._codec.write(stamped(record, self._writer.fence.epoch))
+    def _encoded(self, record: TPayload, *, is_followed: bool = False) -> bytes:
+        """Encode a record; `is_followed`: for a new record that the view reads at once."""
+        ours = stamped(record, self._writer.fence.epoch)
+        data = self._codec.write(ours)
+        if is_followed:
+            self._codec.expect(data, ours)
         if len(data) > LONGEST:
             raise RecordTooLargeError(
                 f"{with_article(type(record))} of {len(data):,} bytes: {LONGEST:,} are the most"
