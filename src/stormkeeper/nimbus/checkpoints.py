@@ -164,7 +164,8 @@ def placed(
 ) -> Checkpoints:
     """Return checkpoints with the machines of launched queries; the same object if unchanged."""
     nodes = {query: one.slot.node for one in launches for query in one.queries}
-    names = {node: name for node, name in (hosts or {}).items() if node in nodes.values()}
+    used = set(nodes.values())
+    names = {node: name for node, name in (hosts or {}).items() if node in used}
     if nodes.items() <= record.nodes.items() and names.items() <= (record.hosts or {}).items():
         return record
     changed = copy.copy(record)
