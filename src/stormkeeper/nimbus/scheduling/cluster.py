@@ -319,7 +319,8 @@ def assignment_record(
         if not launch.is_released
     ]
     of = {query: (slot, launch.started_at) for launch, slot in workers for query in launch.queries}
-    places, times = {}, {}
+    places: dict[tuple[int, ...], NodeInfo] = {}
+    times: dict[tuple[int, ...], int] = {}
     for each in executors:
         if each.query in of:
             tasks = each.task_start, each.task_end
