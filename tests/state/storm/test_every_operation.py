@@ -69,7 +69,6 @@ OWN = {
     "remove_task_heartbeat",
     "report_error",
     "report_task_error",
-    "forget_errors",
     "setup_blob",
     "announce_blob",
     "withdraw_blob",

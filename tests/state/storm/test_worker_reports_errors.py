@@ -89,14 +89,6 @@ def test_what_is_throttled_is_dropped_before_anything_is_written(open_storm, clo
     assert worker.report_error(STORM, "split", "later")
 
 
-def test_a_topology_that_is_forgotten_may_report_anew(open_storm):
-    worker = open_storm(limits=ErrorLimits(10, 1))
-    assert worker.report_error(STORM, "split", "first")
-    assert not worker.report_error(STORM, "split", "second")
-    worker.forget_errors(STORM)
-    assert worker.report_error(STORM, "split", "third")
-
-
 def test_errors_of_tasks_are_kept_by_task(worker, memory, clock):
     for number in range(12):
         clock.secs += 1

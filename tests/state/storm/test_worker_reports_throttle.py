@@ -69,16 +69,6 @@ def test_the_clock_is_the_one_given():
     assert throttles.admits("a", "split")
 
 
-def test_a_topology_is_forgotten_and_others_are_not():
-    throttles = ErrorThrottles(ErrorLimits(10, 1), lambda: 0.0)
-    for storm_id in ("a", "b"):
-        assert throttles.admits(storm_id, "split")
-    throttles.forget("a")
-    throttles.forget("never seen")
-    assert throttles.admits("a", "split")
-    assert not throttles.admits("b", "split")
-
-
 def test_the_longest_silent_are_forgotten_first(monkeypatch):
     monkeypatch.setattr(worker_reports, "REMEMBERED", 3)
     throttles = ErrorThrottles(ErrorLimits(10, 1), lambda: 0.0)

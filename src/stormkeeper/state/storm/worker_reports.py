@@ -82,11 +82,6 @@ class ErrorThrottles:
                 del self._reported[next(iter(self._reported))]
         return count < self._limits.per_interval
 
-    def forget(self, storm_id: str) -> None:
-        with self._lock:
-            for key in [key for key in self._reported if key[0] == storm_id]:
-                del self._reported[key]
-
 
 class ReportReads(RecordReader):
     """Reads of errors, back-pressure and profiling requests."""
@@ -216,10 +211,6 @@ class ReportWrites(SessionWriter):
         self._state.create_sequential(paths.task_error_prefix(storm_id, task), data)
         self._prune(paths.task_errors(storm_id, task))
         return True
-
-    def forget_errors(self, storm_id: str) -> None:
-        """Forget a topology in the throttle."""
-        self._throttles.forget(storm_id)
 
     def _error(self, text: str, host: str | None, port: int | None) -> bytes:
         if (left_out := len(text) - LONGEST) > 0:
