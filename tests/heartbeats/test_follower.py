@@ -7,6 +7,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import astuple
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError, SerializationError
@@ -265,7 +266,7 @@ def test_a_java_pacemaker_is_read_as_a_whole(two):
             send(two[0], PATHS[2], b"3")
             assert follower.refresh().changed == set(PATHS[:3])
             assert follower.ageless == set(PATHS[:2])
-            assert follower.get(PATHS[0])[1:] == ("", None, None, 1, 1)
+            assert astuple(follower.get(PATHS[0]))[1:] == ("", None, None, 1, 1)
             assert follower.refresh().changed == set()
             java.store = {PATHS[0]: b"5"}
             assert follower.refresh().changed == set(PATHS[:2])

@@ -12,16 +12,16 @@ A Java Pacemaker, which reports neither ages nor changes, and ZooKeeper are read
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError, SerializationError, StormkeeperError
@@ -49,8 +49,8 @@ _DISORDER_SECS: Final = 1.0
 _PATIENCE_SECS: Final = 60.0
 
 
-class Pulse(NamedTuple, Generic[V]):
-    """The newest pulse of a path.
+class Pulse(msgspec.Struct, Generic[V], frozen=True, gc=False):
+    """The newest pulse of a path; no part of a garbage cycle.
 
     `received_at` is in monotonic seconds of this process, None from a Java Pacemaker. `value` is
     None if values are not read, and an error if unreadable.
@@ -62,6 +62,10 @@ class Pulse(NamedTuple, Generic[V]):
     received_at: float | None
     size: int
     value: V | SerializationError | None = None
+
+    @property
+    def id(self) -> tuple[str, str, int | None]:
+        return self.server, self.instance, self.revision
 
 
 class Deletion(NamedTuple, Generic[V]):
@@ -243,8 +247,7 @@ class HeartbeatFollower(Generic[V]):
                 self._begun += 1
                 self._outcome = Future()
                 try:
-                    with uncollected():
-                        self._outcome.set_result(self._refresh(hurried=hurried))
+                    self._outcome.set_result(self._refresh(hurried=hurried))
                 except BaseException as error:
                     self._outcome.set_exception(error)
             outcome = self._outcome
@@ -315,19 +318,9 @@ class HeartbeatFollower(Generic[V]):
         paths, revisions, ages_ms, sizes, details = page.columns
         received = [read_at - age_ms / 1000 for age_ms in ages_ms]
         values = repeat(None) if details is None else map(self._decoded, details)
-        rows = zip(
-            repeat(str(address)),
-            repeat(page.instance),
-            revisions,
-            received,
-            sizes,
-            values,
-            strict=False,
-        )
-        # Pulse(*row), without Python code per row.
-        pulses: dict[str, Pulse[V]] = dict(
-            zip(paths, map(tuple.__new__, repeat(Pulse), rows), strict=False)
-        )
+        name, instance = repeat(str(address)), repeat(page.instance)
+        made = map(Pulse, name, instance, revisions, received, sizes, values)
+        pulses: dict[str, Pulse[V]] = dict(zip(paths, made, strict=True))
         deleted = {}
         if TOMBSTONE in sizes:
             for path, size, moment in zip(paths, sizes, received, strict=True):
@@ -342,7 +335,7 @@ class HeartbeatFollower(Generic[V]):
         try:
             return self._decode(value)
         except SerializationError as error:
-            return error
+            return error.with_traceback(None)
 
     def _take_changes(self, name: str, answer: ServerChanges[_Page[V]], changed: set[str]) -> None:
         server = self._server(name)
@@ -353,7 +346,7 @@ class HeartbeatFollower(Generic[V]):
             if answer.is_anew:
                 # The server says again what is known.
                 for path in server.pulses.keys() & pulses.keys():
-                    if server.pulses[path][1:3] == pulses[path][1:3]:
+                    if server.pulses[path].id == pulses[path].id:
                         del pulses[path]
             self._without_older(name, server, pulses)
             self._put(server, pulses, is_in_order=is_in_order)
@@ -472,7 +465,7 @@ class HeartbeatFollower(Generic[V]):
                 if known is None or self._is_news(
                     path, pulse, beat.value, known, positions.get(known.server)
                 ):
-                    pulse = pulse._replace(value=self._decoded(beat.value))
+                    pulse = msgspec.structs.replace(pulse, value=self._decoded(beat.value))
                     read.setdefault(beat.server, {})[path] = pulse
             for name, position in positions.items():
                 server = self._server(name)
@@ -524,21 +517,6 @@ class HeartbeatFollower(Generic[V]):
         for server in self._servers.values():
             if server.left:
                 deque(map(server.left.pop, paths, repeat(None)), maxlen=0)
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Suspend Python's garbage collection.
-
-    Cycle searches over 72,000 workers take more than half of a reading of ages.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _receipt(item: tuple[str, Pulse[V]]) -> float:

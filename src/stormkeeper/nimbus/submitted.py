@@ -49,7 +49,7 @@ _LARGEST: Final = 32 * 1024 * 1024
 _PACKAGES: Final = 64
 
 #: Bytes of all cached topologies; the objects made from them take forty times as much.
-_REMEMBERED: Final = 16 * 1024 * 1024
+_REMEMBERED: Final = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True)

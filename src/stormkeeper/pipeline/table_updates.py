@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from stormkeeper.heartbeats.change_pages import Part
-from stormkeeper.heartbeats.follower import uncollected
 from stormkeeper.heartbeats.liveness import LivenessLimits
+from stormkeeper.heartbeats.stores import uncollected
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import Made, Rows, TableStore
 from stormkeeper.pipeline import rollups, rows, tables, worker_liveness

@@ -153,7 +153,7 @@ class History(RuleBasedStateMachine):
         received_at = pulse.received_at
         age = None if received_at is None else self.clock() - received_at
         facts = {} if pulse.value is None else pulse.value._asdict()
-        return WorkerBeat(worker, *pulse[:3], None if age is None else now - max(0.0, age), **facts)
+        return WorkerBeat(worker, *pulse.id, None if age is None else now - max(0.0, age), **facts)
 
 
 TestHistory = History.TestCase

@@ -274,7 +274,7 @@ class _Look:
         if pulse is None and row is None:
             pulse = self._workers.unheard.get(path)
         # Server, instance and revision: of a pulse that is known already.
-        if pulse is not None and (row is None or pulse[:3] != row[1:4] or pulse.revision is None):
+        if pulse is not None and (row is None or pulse.id != row[1:4] or pulse.revision is None):
             server = self._servers.get(pulse.server)
             row = after_beat(row, self._beat(worker, pulse), server, self._now)
         if row is None:

@@ -22,7 +22,6 @@ from stormkeeper.errors import (
     StateClosedError,
     StormkeeperError,
 )
-from stormkeeper.heartbeats.follower import uncollected
 from stormkeeper.nimbus import health
 from stormkeeper.nimbus.health import Beat
 from stormkeeper.nimbus.service.context import ServiceContext
@@ -389,13 +388,12 @@ class TopologySummaries:
         records, reading = storm.view.with_holders(), Reading(self._context.clock())
         if self._activities is None:
             self._activities = storm.follow_activities()
-        with uncollected():
-            try:
-                at, activities = self._activities.read()
-                reading = reading._replace(at=at, activities=activities)
-            except PacemakerError as error:
-                log.debug("health is shown without heartbeats: %s", error)
-            found = self._advanced(records, reading, {}, self._made)
+        try:
+            at, activities = self._activities.read()
+            reading = reading._replace(at=at, activities=activities)
+        except PacemakerError as error:
+            log.debug("health is shown without heartbeats: %s", error)
+        found = self._advanced(records, reading, {}, self._made)
         errors = self._views.read_errors(each.view for each in found.kept.values())
         if errors:
             found = self._advanced(records, reading, errors, found)
