@@ -41,6 +41,7 @@ def source(name):
 
 OVERRIDDEN = {
     "_send_request": ["self", "read_timeout", "connect_timeout"],
+    "_write": ["self", "msg", "timeout"],
     "_connect": ["self", "host", "hostip", "port"],
     "_read": ["self", "length", "timeout"],
     "_read_socket": ["self", "read_timeout"],
@@ -83,6 +84,8 @@ class TestKazooHasTheShapeThatIsKnown:
             ("_read_header", {"_read"}),
             ("_expand_client_hosts", {"hosts"}),
             ("_send_request", {"_queue", "_pending", "_submit", "_read_sock"}),
+            ("_submit", {"_write"}),
+            ("_write", {"_socket_error_handling", "_socket", "select", "send"}),
         ],
     )
     def test_who_calls_whom(self, caller, used):

@@ -63,6 +63,9 @@ _MOST_WAKE_UPS = 1_048_576
 #: Most bytes received at once.
 _RECEIVED_BYTES: Final = 65_536
 
+#: Errors of a socket that takes no more bytes now.
+_NO_ROOM: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
 #: A server ended a connection without TLS before its first answer.
 _WITHOUT_TLS: Final = (
     "the server hung up when it was first spoken to, as one does that is no ZooKeeper, that has TLS"
@@ -411,6 +414,13 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
             queue.popleft()
             self._read_sock.recv(1)
             call.set_exception(UnwritableRequestError(repr(error)))
+
+    def _write(self, msg: bytes, timeout: float) -> None:
+        # There is nearly always room, for which kazoo waits before each message.
+        with self._socket_error_handling(), contextlib.suppress(*_NO_ROOM):
+            msg = msg[self._socket.send(msg) :]
+        if msg:
+            super()._write(msg, timeout)
 
     def _look_for_silence(self, read_timeout: float) -> None:
         """Break the connection if the server owes answers for too long."""
