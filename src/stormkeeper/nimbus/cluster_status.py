@@ -224,9 +224,6 @@ class _NimbusMetrics(Collector):
     _disk_fault: Callable[[], str | None]
     _lost_blobs: Callable[[], int]
 
-    def describe(self) -> list[Metric]:
-        return []
-
     def collect(self) -> Iterator[Metric]:
         status = self._status()  # once: all that a scrape has is of one moment
         connected = self._connection() is ConnectionState.CONNECTED
@@ -256,9 +253,6 @@ class _NimbusMetrics(Collector):
 class _HealthMetrics(Collector):
     _status: Callable[[], ClusterStatus]
     _healths: Callable[[], Mapping[str, int]]
-
-    def describe(self) -> list[Metric]:
-        return []
 
     def collect(self) -> Iterator[Metric]:
         if self._status().epoch is None:

@@ -289,9 +289,6 @@ class _PipelineMetrics(Collector):
         self._seen = seen
         self._unready = unready
 
-    def describe(self) -> list[Metric]:
-        return []
-
     def collect(self) -> Iterator[Metric]:
         seen = self._seen()  # once, so that all figures are of one moment
         ready = GaugeMetricFamily(

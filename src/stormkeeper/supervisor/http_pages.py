@@ -356,9 +356,6 @@ class _SupervisorMetrics(Collector):
     _status: Callable[[], SupervisorStatus]
     _unready: Callable[[], str | None]
 
-    def describe(self) -> list[Metric]:
-        return []
-
     def collect(self) -> Iterator[Metric]:
         status = self._status()
         yield GaugeMetricFamily(

@@ -26,7 +26,6 @@ from stormkeeper.pacemaker.client.protocol import (
     ClientCall,
     ClientProtocol,
     WrongAnswerError,
-    is_request,
     path_of,
     type_name,
 )
@@ -36,6 +35,7 @@ from stormkeeper.pacemaker.wire.encoder import encode
 from stormkeeper.pacemaker.wire.messages import (
     DEFAULT_MAX_SIZE,
     RESERVED_PATH,
+    VERBS,
     Changes,
     ChangesRequest,
     Message,
@@ -191,7 +191,7 @@ class PacemakerClient:
         and `PacemakerClosedError`.
         """
         kind = message.type
-        if kind is None or not is_request(kind):
+        if kind is None or kind not in VERBS:
             raise LocalProtocolError(f"a message of {type_name(kind)} is not a request")
         frame = encode(dataclasses.replace(message, message_id=0), max_size=self._max_message_size)
         now = time.monotonic()

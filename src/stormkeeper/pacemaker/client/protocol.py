@@ -437,10 +437,6 @@ class ClientProtocol:
         return refusal(self._peer, call.kind, call.path, self._method, reads=reads)
 
 
-def is_request(kind: int | None) -> bool:
-    return kind in VERBS
-
-
 def ends_java(kind: int, path: str) -> bool:
     """Return whether a request of Storm's would end a Java Pacemaker."""
     return kind == MessageType.GET_ALL_NODES_FOR_PATH and listing_ends_java(path)

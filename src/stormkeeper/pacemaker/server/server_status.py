@@ -187,9 +187,6 @@ def pages(snapshot: Callable[[], ServerSnapshot]) -> "dict[str, Callable[[str], 
     from stormkeeper.daemon.http import health_page, metrics_page  # noqa: PLC0415
 
     class PacemakerMetrics(Collector):
-        def describe(self) -> "list[Metric]":
-            return []
-
         def collect(self) -> "Iterator[Metric]":
             return metrics(snapshot())
 
