@@ -192,7 +192,6 @@ class Talk:
                     short(entry.details),
                     entry.revision,
                     entry.changed,
-                    entry.home is None,
                 )
                 for entry in index.since(0, 1_000)
             ]
