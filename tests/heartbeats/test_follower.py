@@ -232,6 +232,22 @@ def test_changes_come_with_values_decoded_once(two, heartbeats):
     assert sorted(decoded) == [b"1", b"2", b"3", b"x"]
 
 
+def test_without_values_only_javas_are_decoded(two, heartbeats):
+    send(two[0], PATHS[0], b"1")
+    ours = heartbeats.follower(number, values=False)
+    ours.refresh()
+    assert (ours.get(PATHS[0]).size, ours.get(PATHS[0]).value) == (1, None)
+    java = JavaPacemaker()
+    java.store = {PATHS[1]: b"2"}
+    with ScriptedPacemaker(java) as server:
+        addresses = [Address.parse(each.address, 0) for each in (server, two[0])]
+        with PacemakerPool(addresses) as pool:
+            follower = PacemakerHeartbeats(pool).follower(number, values=False)
+            assert follower.refresh().changed == set(PATHS[:2])
+            assert follower.get(PATHS[1]).value == 2
+            assert follower.get(PATHS[0]).received_at is not None
+
+
 def test_pulses_outlive_their_server_and_leave_it(two, heartbeats):
     follower = heartbeats.follower()
     for where in PATHS[:2]:
