@@ -74,14 +74,13 @@ def growing_heartbeats(
     now: datetime | None = None,
     *,
     bucket_secs: int = 600,
-    grown: float = GROWN,
     limit_bytes: float = LIMIT_BYTES,
 ) -> DataFrame:
     """Return topologies with heartbeats that have grown for six hours, and still grow.
 
-    ``value`` is the ratio of the size to the size at the beginning, ``threshold`` is `grown`.
-    Critical if heartbeats reach `limit_bytes` within a day. `rollup` is ``rollup_10m``, or another
-    with its `bucket_secs`.
+    ``value`` is the ratio of the size to the size at the beginning, ``threshold`` 1.25. Critical if
+    heartbeats reach `limit_bytes` within a day. `rollup` is ``rollup_10m``, or another with its
+    `bucket_secs`.
     """
     end = after(F.col("bucket"), bucket_secs)
     rows = until_now(rollup, end, now, past_secs=(GROWTH_BUCKETS + 1) * bucket_secs)
@@ -101,14 +100,14 @@ def growing_heartbeats(
         .withColumn("hours", (seconds - first) / 3600)
         .withColumn("times", F.when(F.col("then") > 0, F.col("level") / F.col("then")))
     )
-    growing = (F.col("times") >= grown) & (F.col("z") >= GROWTH_SIGNIFICANT)
+    growing = (F.col("times") >= GROWN) & (F.col("z") >= GROWTH_SIGNIFICANT)
     soon = F.col("level") + slope * GROWTH_SOON_SECS >= limit_bytes
     found = rows.where(growing & (F.col("still") >= slope / 2)).select(
         "storm_id",
         "topology",
         F.when(soon, "critical").otherwise("warning").alias("severity"),
         F.col("times").alias("value"),
-        F.lit(float(grown)).alias("threshold"),
+        F.lit(GROWN).alias("threshold"),
         F.format_string(
             "heartbeats have grown from %.0f to %.0f bytes in %.1f hours",
             "then",
@@ -122,12 +121,7 @@ def growing_heartbeats(
 
 
 def saturating_components(
-    rollup: DataFrame,
-    now: datetime | None = None,
-    *,
-    bucket_secs: int = 600,
-    horizon_secs: float = SATURATION_HORIZON_SECS,
-    significant: float = SATURATION_SIGNIFICANT,
+    rollup: DataFrame, now: datetime | None = None, *, bucket_secs: int = 600
 ) -> DataFrame:
     """Return bolts with a capacity that is 1.0, or reaches 1.0 within the horizon.
 
@@ -160,10 +154,10 @@ def saturating_components(
         still=median(slopes(last)),
     )
     left = F.greatest((1 - F.col("level")) / F.col("slope"), F.lit(0.0))
-    rising = (F.col("z") >= significant) & (F.col("still") >= F.col("slope") / 2)
+    rising = (F.col("z") >= SATURATION_SIGNIFICANT) & (F.col("still") >= F.col("slope") / 2)
     left = F.when(F.col("saturated"), 0.0).otherwise(F.when(rising, left))
     rows = rows.withColumn("left", left)
-    rows = computed(rows, near=F.col("left") <= horizon_secs).where("near")
+    rows = computed(rows, near=F.col("left") <= SATURATION_HORIZON_SECS).where("near")
     lately = window(_SUBJECT, "bucket", (CONFIRMED - 1) * bucket_secs)
     rows = rows.withColumn("times", F.count("*").over(lately))
     rows = newest(rows, _SUBJECT, end, now, fresh_secs=2 * bucket_secs)
@@ -175,7 +169,7 @@ def saturating_components(
         .otherwise("warning")
         .alias("severity"),
         F.col("left").alias("value"),
-        F.lit(float(horizon_secs)).alias("threshold"),
+        F.lit(float(SATURATION_HORIZON_SECS)).alias("threshold"),
         F.when(
             F.col("saturated"),
             F.format_string("capacity was %.2f in the last %d buckets", "recent", F.lit(LATEST)),

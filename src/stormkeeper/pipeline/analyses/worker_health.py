@@ -48,39 +48,32 @@ WORKERS: Final = "workers"
 FRESH_SECS: Final = 60
 
 
-def flapping_workers(
-    events: DataFrame,
-    now: datetime | None = None,
-    *,
-    within_secs: int = WITHIN_SECS,
-    least_ends: int = ENDS,
-    least_silences: int = SILENCES,
-) -> DataFrame:
+def flapping_workers(events: DataFrame, now: datetime | None = None) -> DataFrame:
     """Return workers that ended, or fell silent, several times within half an hour.
 
     ``value`` is how often. Ends are critical, silences alone a warning; a death and the start after
     it count once.
     """
-    rows = until_now(events, F.col("at"), now, past_secs=within_secs)
+    rows = until_now(events, F.col("at"), now, past_secs=WITHIN_SECS)
     rows = rows.where(F.col("event").isin("restarted", "dead", "late"))
-    lately = window(_SUBJECT, "at", within_secs - 1)
+    lately = window(_SUBJECT, "at", WITHIN_SECS - 1)
     for event in ("restarted", "dead", "late"):
         # A set, as an event may have been written twice.
         moments = F.collect_set(F.when(F.col("event") == event, F.col("at"))).over(lately)
         rows = rows.withColumn(event, F.size(moments))
     rows = rows.withColumn("first", F.min("at").over(lately))
-    rows = newest(rows, _SUBJECT, F.col("at"), now, fresh_secs=within_secs)
+    rows = newest(rows, _SUBJECT, F.col("at"), now, fresh_secs=WITHIN_SECS)
     ends = F.greatest("restarted", "dead")
-    ended = ends >= least_ends
-    found = rows.where(ended | (F.col("late") >= least_silences)).select(
+    ended = ends >= ENDS
+    found = rows.where(ended | (F.col("late") >= SILENCES)).select(
         *_SUBJECT,
         "topology",
         F.when(ended, "critical").otherwise("warning").alias("severity"),
         F.when(ended, ends).otherwise(F.col("late")).alias("value"),
-        F.when(ended, least_ends).otherwise(least_silences).alias("threshold"),
+        F.when(ended, ENDS).otherwise(SILENCES).alias("threshold"),
         F.format_string(
             "times within %d minutes: restarted %d, dead %d, late %d",
-            F.lit(within_secs // 60),
+            F.lit(WITHIN_SECS // 60),
             "restarted",
             "dead",
             "late",
@@ -93,45 +86,21 @@ def flapping_workers(
     return findings(found, "flapping", "worker", subject)
 
 
-def late_nodes(
-    liveness: DataFrame,
-    now: datetime | None = None,
-    *,
-    least_late: int = LEAST_LATE,
-    least_share: float = LEAST_SHARE,
-    chance: float = CHANCE,
-) -> DataFrame:
+def late_nodes(liveness: DataFrame, now: datetime | None = None) -> DataFrame:
     """Return nodes with many workers late or dead together.
 
     ``value`` is the part of the node's workers, critical from nine tenths on. A row of `liveness`
     stands for the number of workers in its column `WORKERS`, or for one.
     """
-    limits = {"least_share": least_share, "chance": chance}
-    return _late(liveness, "node", now, least_late=least_late, **limits)
+    return _late(liveness, "node", now)
 
 
-def late_pacemakers(
-    liveness: DataFrame,
-    now: datetime | None = None,
-    *,
-    least_late: int = LEAST_LATE,
-    least_share: float = LEAST_SHARE,
-    chance: float = CHANCE,
-) -> DataFrame:
+def late_pacemakers(liveness: DataFrame, now: datetime | None = None) -> DataFrame:
     """Return Pacemakers with pulses late together: as `late_nodes`, by server."""
-    limits = {"least_share": least_share, "chance": chance}
-    return _late(liveness, "server", now, least_late=least_late, **limits)
+    return _late(liveness, "server", now)
 
 
-def _late(
-    liveness: DataFrame,
-    by: str,
-    now: datetime | None,
-    *,
-    least_late: int,
-    least_share: float,
-    chance: float,
-) -> DataFrame:
+def _late(liveness: DataFrame, by: str, now: datetime | None) -> DataFrame:
     rows = until_now(liveness, F.col("updated_at"), now, past_secs=FRESH_SECS)
     reading = F.col("updated_at")
     if now is not None:
@@ -151,15 +120,15 @@ def _late(
     share = F.col("late") / F.col("workers")
     usual = F.greatest((F.col("others_late") + 0.5) / (F.col("others") + 1), F.lit(FLOOR))
     groups = groups.withColumn("share", share).withColumn("usual", usual)
-    many = (F.col("late") >= least_late) & (F.col("share") >= least_share) & (F.col("others") > 0)
+    many = (F.col("late") >= LEAST_LATE) & (F.col("share") >= LEAST_SHARE) & (F.col("others") > 0)
     found = groups.where(many & (F.col("share") > F.col("usual")))
-    found = found.where(_log_chance() <= F.log(F.lit(chance)))
+    found = found.where(_log_chance() <= F.log(F.lit(CHANCE)))
     kind, what = ("node", "node") if by == "node" else ("pacemaker", "Pacemaker")
     found = found.select(
         by,
         F.when(F.col("share") >= ALL, "critical").otherwise("warning").alias("severity"),
         F.col("share").alias("value"),
-        F.lit(float(least_share)).alias("threshold"),
+        F.lit(LEAST_SHARE).alias("threshold"),
         F.format_string(
             f"%d of the {what}'s %d workers are late or dead, and %d of the other %d",
             "late",

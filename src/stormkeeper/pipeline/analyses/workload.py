@@ -65,23 +65,20 @@ def skewed_components(
     now: datetime | None = None,
     *,
     bucket_secs: int = 60,
-    buckets: int = BUCKETS,
-    needed: int = NEEDED,
-    keys_cv: float = KEYS_CV,
     sampled: float = SAMPLED,
 ) -> DataFrame:
     """Return components in which an executor has too much of the work, or many have hardly any.
 
     ``value`` is the busiest executor's share of the work (``executed``, or else ``emitted``), or
-    the coefficient of variation between executors. A capacity of 0.9 is critical. `needed` of the
-    last `buckets` must be uneven by more than keys (`keys_cv`) and sampling (`sampled`) explain.
+    the coefficient of variation between executors. A capacity of 0.9 is critical. 8 of the last
+    10 buckets must be uneven by more than keys and sampling (every `sampled`-th tuple) explain.
     `rollup` is ``rollup_1m``, or another with its `bucket_secs`, which suits quiet components
     better.
     """
     end = after(F.col("bucket"), bucket_secs)
-    rows = until_now(rollup, end, now, past_secs=(buckets + 1) * bucket_secs)
-    rows = _buckets(_uneven(rows, keys_cv, sampled))
-    recent = window(_SUBJECT, "bucket", (buckets - 1) * bucket_secs)
+    rows = until_now(rollup, end, now, past_secs=(BUCKETS + 1) * bucket_secs)
+    rows = _buckets(_uneven(rows, sampled))
+    recent = window(_SUBJECT, "bucket", (BUCKETS - 1) * bucket_secs)
     for what in ("share", "cv"):
         high = F.col(f"{what}_high")
         rows = (
@@ -91,8 +88,8 @@ def skewed_components(
         )
     rows = rows.withColumn("since", F.min("bucket").over(recent))
     rows = newest(rows, _SUBJECT, end, now, fresh_secs=2 * bucket_secs)
-    one = F.col("share_count") >= needed
-    found = rows.where(one | (F.col("cv_count") >= needed)).select(
+    one = F.col("share_count") >= NEEDED
+    found = rows.where(one | (F.col("cv_count") >= NEEDED)).select(
         *_SUBJECT,
         "topology",
         F.when(F.col("capacity") >= BUSY, "critical").otherwise("warning").alias("severity"),
@@ -107,7 +104,7 @@ def skewed_components(
                 F.col("share_mean") * 100,
                 F.col("share_limits") * 100,
                 "share_count",
-                F.lit(buckets),
+                F.lit(BUCKETS),
             ),
         )
         .otherwise(
@@ -118,7 +115,7 @@ def skewed_components(
                 F.col("cv_mean") * 100,
                 F.col("cv_limits") * 100,
                 "cv_count",
-                F.lit(buckets),
+                F.lit(BUCKETS),
             )
         )
         .alias("evidence"),
@@ -129,17 +126,17 @@ def skewed_components(
     return findings(found, "skew", "component", subject)
 
 
-def _uneven(rows: DataFrame, keys_cv: float, sampled: float) -> DataFrame:
+def _uneven(rows: DataFrame, sampled: float) -> DataFrame:
     """Keep the rows of uneven work: hardly any, so that the rest has little to do."""
     work = F.when(F.col("executed") > 0, F.col("executed")).otherwise(F.col("emitted"))
     several = (F.col("executors") > 1) & (work > 0)
     executors = F.when(several, F.col("executors"))
     counted = F.when(several, work / sampled)
     busiest = F.sqrt(2 * F.log(executors))
-    fair = F.least(F.lit(1.0), (1 + keys_cv * busiest) / executors)
+    fair = F.least(F.lit(1.0), (1 + KEYS_CV * busiest) / executors)
     # Three standard deviations above the busiest, so that a bucket is rarely uneven by chance.
     share_limit = fair + (busiest + 3) * F.sqrt(fair * (1 - fair) / counted)
-    cv_limit = 1.5 * keys_cv + 2 * F.sqrt(executors / counted)
+    cv_limit = 1.5 * KEYS_CV + 2 * F.sqrt(executors / counted)
     rows = rows.withColumns({"work": work, "share": F.col("largest_share")})
     rows = rows.withColumns({"cv": F.col("executed_cv"), "share_limit": share_limit})
     rows = rows.withColumn("cv_limit", cv_limit)
@@ -163,13 +160,7 @@ def _exceeds(name: str, limit: str) -> Column:
 
 
 def unusual_throughput(
-    rollup: DataFrame,
-    now: datetime | None = None,
-    *,
-    bucket_secs: int = 600,
-    fallen: float = FALLEN,
-    risen: float = RISEN,
-    deviations: float = DEVIATIONS,
+    rollup: DataFrame, now: datetime | None = None, *, bucket_secs: int = 600
 ) -> DataFrame:
     """Return topologies with a throughput far from the last three hours'.
 
@@ -187,8 +178,8 @@ def unusual_throughput(
     scatter = F.greatest(
         1.4826 * F.col("mad"), F.sqrt(SAMPLED * F.col("usual")), 0.05 * F.col("usual")
     )
-    low = F.least(fallen * F.col("usual"), F.col("usual") - deviations * scatter)
-    high = F.greatest(risen * F.col("usual"), F.col("usual") + deviations * scatter)
+    low = F.least(FALLEN * F.col("usual"), F.col("usual") - DEVIATIONS * scatter)
+    high = F.greatest(RISEN * F.col("usual"), F.col("usual") + DEVIATIONS * scatter)
     # Yesterday's change at this time of day moves both limits outwards only.
     down, up = F.least("daily_low", F.lit(1.0)), F.greatest("daily_high", F.lit(1.0))
     rows = computed(rows, low=low * down, high=high * up, level=median(F.col("recent")))
