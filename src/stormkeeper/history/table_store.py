@@ -143,9 +143,8 @@ class TableStore:
         """Publish the tables of a micro-batch atomically; returns the commit's number.
 
         `tables` has all rows of a ``current`` table, new rows of a log; other tables stay.
-        Repeating the newest micro-batch changes nothing. Raises `TableError` if the rows do not
-        fit, another process writes the tables, the folder is gone, or the file system refuses;
-        errors of making rows pass unchanged.
+        Repeating the newest micro-batch changes nothing. Raises `TableError` if another process
+        writes the tables, the folder is gone, or the file system refuses.
         """
         return self.publish_in_parts(origin, [tables.items()])
 
@@ -159,13 +158,6 @@ class TableStore:
             return self._commit(origin, parts)
         except OSError as error:
             raise write_error(self._folder, error) from error
-
-    def _spec(self, name: str) -> TableSpec:
-        try:
-            return self._specs[name]
-        except KeyError:
-            known = ", ".join(self._specs)
-            raise TableError(f"no table {name!r} is known; these are: {known}") from None
 
     def _commit(self, origin: Origin, parts: Iterable[Made]) -> int:
         self._place.check()
@@ -220,7 +212,7 @@ class TableStore:
             coming = deque[Future[None]]()
             names: dict[str, None] = {}
             for name, rows in part:
-                spec = self._spec(name)
+                spec = self._specs[name]
                 if isinstance(rows, pa.Table):
                     files.add(spec, [rows])
                     files.finish(name)
