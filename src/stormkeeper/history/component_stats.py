@@ -17,7 +17,7 @@ from stormkeeper.history.database import (
     is_id,
     mean,
     meant,
-    names_of,
+    of_id,
     of_topology,
 )
 
@@ -61,10 +61,9 @@ def newest(
     component: str | None = None,
     window: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the newest rows of ``component_stats`` of a topology.
+    """Return the newest rows of ``component_stats`` of a topology, by component and window.
 
-    A name means the last submitted topology that was read. `window` is ``600``, ``10800``,
-    ``86400`` or ``:all-time``. Rows are sorted by component and window, unnamed components first.
+    A name means the last submitted topology that was read.
     """
     only, values = "", []
     for column, given in (("component", component), ("window", window)):
@@ -72,8 +71,7 @@ def newest(
             only += f' AND "{column}" = ?'
             values.append(given)
     for since in _looks(database, "component_stats"):
-        for by_id in names_of(topology):
-            which, named = of_topology(topology, is_id=by_id)
+        for which, named in of_topology(topology):
             if since is None and not _was_counted(database, which, named):
                 continue
             found = database.query(
@@ -92,7 +90,7 @@ def newest(
 
 def totals(database: HistoryDatabase, storm_id: str) -> list[dict[str, Any]]:
     """Return a topology's newest row of ``topology_stats`` per window."""
-    which, values = of_topology(storm_id, is_id=True)
+    which, values = of_id(storm_id)
     for since in _looks(database, "topology_stats"):
         found = database.query(
             f"SELECT * FROM {database.table('topology_stats', since)} WHERE {which}"
@@ -128,7 +126,7 @@ def executors(
 def _executors(
     database: HistoryDatabase, storm_id: str, component: str, window: str, since: datetime
 ) -> list[dict[str, Any]]:
-    which, values = of_topology(storm_id, is_id=True)
+    which, values = of_id(storm_id)
     counts = ", ".join(
         f"sum({name}) FILTER ({_IN_WINDOW}{own}) AS {name}"
         for name, own in [(name, _NOT_STORMS if name in _SENT else "") for name in _COUNTS]
@@ -183,19 +181,16 @@ def course(
     """
     name = rollup or rollup_for(until - since)
     of_workers = "max" if component is None else "sum"
-    for by_id in names_of(topology):
-        which, values = of_topology(topology, is_id=by_id)
-        if component is not None:
-            which += " AND component = ?"
-            values.append(component)
+    only, of_component = ("", []) if component is None else (" AND component = ?", [component])
+    for which, values in of_topology(topology):
         found = database.query(
             f"SELECT * REPLACE ({_held('restarts', 'skipped')}) FROM ("
             f"SELECT bucket, {_sums(whole=component is None)},"
             f" max(capacity) AS capacity, {of_workers}(restarts) AS restarts,"
             f" {of_workers}(skipped) AS skipped, max(interval_secs) AS interval_secs"
             f" FROM {database.table(name, since, until)}"
-            f" WHERE {which} AND bucket >= ? AND bucket < ? GROUP BY bucket) ORDER BY bucket",
-            [*values, since, until],
+            f" WHERE {which}{only} AND bucket >= ? AND bucket < ? GROUP BY bucket) ORDER BY bucket",
+            [*values, *of_component, since, until],
         )
         if found:
             return found
@@ -329,10 +324,7 @@ _DRAWN: Final = (
 
 
 def draw_course(buckets: Sequence[dict[str, Any]], bucket_secs: int, title: str) -> str:
-    """Return drawings of the rates, latencies and capacity of a `course`, without colours.
-
-    Drawings are as wide as the terminal; figures that are missing or always 0 are left out.
-    """
+    """Draw the rates, latencies and capacity of a `course`, but figures that are always 0."""
     width = max(_NARROWEST, min(shutil.get_terminal_size().columns, _WIDEST))
     drawings = []
     for name, is_count, text in _DRAWN:

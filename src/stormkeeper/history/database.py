@@ -18,17 +18,9 @@ import duckdb
 from stormkeeper.errors import TableError
 from stormkeeper.history import manifest
 from stormkeeper.history.manifest import read_error
-from stormkeeper.history.table_reader import Tables
+from stormkeeper.history.table_reader import SPARK_TYPES, Tables
 
-_TYPES: Final = {
-    "bool": "BOOLEAN",
-    "int32": "INTEGER",
-    "int64": "BIGINT",
-    "double": "DOUBLE",
-    "string": "VARCHAR",
-    "binary": "BLOB",
-    "timestamp[us, tz=UTC]": "TIMESTAMPTZ",
-}
+_TYPES: Final = SPARK_TYPES | {"timestamp[us, tz=UTC]": "timestamptz"}
 
 _FOLDERS: Final = ("liveness", "statistics", "names", "alerts")
 
@@ -143,24 +135,23 @@ class HistoryDatabase:
         raise TableError(f"there is no table {name!r} in {self._folder}; these are there: {known}")
 
 
-def of_topology(given: str, *, is_id: bool) -> tuple[str, list[str]]:
+def of_id(storm_id: str) -> tuple[str, list[str]]:
     """Return a condition on rows of a topology, and the values.
 
     Files are sorted by name: a condition on the id alone would read all of them.
     """
-    found = _STORM_ID.fullmatch(given) if is_id else None
-    if found is None:
-        return "topology = ?", [given]
-    return "topology = ? AND storm_id = ?", [found[1], given]
+    found = _STORM_ID.fullmatch(storm_id)
+    return "topology = ? AND storm_id = ?", [found[1] if found else storm_id, storm_id]
 
 
 def is_id(given: str) -> bool:
     return _STORM_ID.fullmatch(given) is not None
 
 
-def names_of(given: str) -> tuple[bool, ...]:
-    """Return the order of lookups: False by name, True by id."""
-    return (False, True) if is_id(given) else (False,)
+def of_topology(given: str) -> list[tuple[str, list[str]]]:
+    """Return conditions on rows of a topology, in the order to try: by name, then by id."""
+    by_name = "topology = ?", [given]
+    return [by_name, of_id(given)] if is_id(given) else [by_name]
 
 
 def _in_utc(value: Any) -> Any:
@@ -302,11 +293,10 @@ def events(
     `subject` is a node or its host, or a topology's name or id: the first of these with events. The
     silence of a worker since its topology was killed is one event, ``killed``.
     """
-    tries = [of_topology(subject, is_id=is_id) for is_id in names_of(subject)]
     named = [node for node, host in hosts(database).items() if host == subject]
     marks = ", ".join("?" for _ in [subject, *named])
     of_host = f"(node IN ({marks}) OR {_ADDRESS} = ?)", [subject, *named, subject]
-    for which, values in [of_host, *tries]:
+    for which, values in [of_host, *of_topology(subject)]:
         only, times = "", []
         for sign, at in ((">=", since), ("<", until)):
             if at is not None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+#: By Arrow's name.
 SPARK_TYPES: Final = {
     "bool": "boolean",
     "int32": "int",
