@@ -181,27 +181,15 @@ class Batch:
         light = [pa.ipc.open_stream(value, options=_WITHOUT_LARGE).read_all() for value in values]
         return cls(pa.concat_tables(light or [TYPED.empty_table().drop_columns([_LARGE])]), chunks)
 
-    def pulses(self, wanted: Any, named: AddNames = lambda pulses: pulses) -> Pulses:
-        """Select rows by a mask, with all columns, named by `named`."""
-        return Pulses(self._chunks, wanted, named)
-
-
-class Pulses:
-    """Rows of pulses, unpacked some at a time in each iteration."""
-
-    def __init__(self, chunks: Chunks, wanted: Any, named: AddNames) -> None:
-        self._chunks = chunks
-        self._wanted = wanted
-        self._named = named
-
-    def __iter__(self) -> Iterator[pa.Table]:
+    def pulses(self, wanted: Any, named: AddNames = lambda pulses: pulses) -> Iterator[pa.Table]:
+        """Unpack rows of a mask, with all columns, some at a time, named by `named`."""
         start = 0
         for chunk in self._chunks():
             others = rows.where(chunk, pc.not_equal(chunk["kind"], rows.SERVER))
-            found = rows.where(others, self._wanted.slice(start, others.num_rows))
+            found = rows.where(others, wanted.slice(start, others.num_rows))
             start += others.num_rows
             if found.num_rows:
-                yield self._named(found)
+                yield named(found)
 
 
 def merge_server_rows(batch: pa.Table) -> pa.Table:

@@ -88,7 +88,7 @@ class Lookup:
         offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(sizes)])
         values = pa.StructArray.from_arrays(list(columns.values()), fields=list(EXECUTOR))
         named = pa.ListArray.from_arrays(offsets, values, type=lists.type, mask=lists.is_null())
-        return batch.set_column(batch.schema.get_field_index("executors"), "executors", named)
+        return rows.replace_column(batch, "executors", named)
 
 
 def join_ranges(executors: Iterable[Tasks]) -> tuple[Tasks, ...]:

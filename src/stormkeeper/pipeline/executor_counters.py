@@ -91,13 +91,13 @@ def counters(tallies: pa.Table) -> pa.Table:
     found, recent = (tallies.filter(pc.equal(window, of)) for of in (ALL_TIME, CAPACITY_WINDOW))
     place = pc.index_in(_executor_keys(found), _executor_keys(recent))
     busy = capacity(recent["execute_ms"].take(place), found["uptime_secs"])
-    columns = {name: found[name] for name in READINGS.names if name in found.column_names}
+    columns = rows.columns_by_name(found)
     columns["at"] = pc.coalesce(found["received_at"], found["read_at"])
     columns["kind"] = KINDS.take(rows.one_array(found["kind"]))
     columns |= {name: pc.max_element_wise(to_int64(found[name]), 0) for name in COUNTED}
     columns |= {name: pc.fill_null(finite(found[name]), 0.0) for name in TIMES}
     columns["capacity"] = pc.if_else(pc.equal(columns["kind"], "bolt"), busy, None)
-    return pa.table({name: columns[name] for name in READINGS.names}).cast(READINGS)
+    return pa.table(columns, schema=READINGS)
 
 
 class Increments(NamedTuple):
@@ -122,7 +122,7 @@ def increments(readings: pa.Table, previous: pa.Table, since: datetime) -> Incre
     uptime = pc.max_element_wise(pc.fill_null(to_float64(readings["uptime_secs"]), 0.0), 0.0)
     started = pc.subtract(rows.to_seconds(readings["at"]), uptime)
     is_unknown = pc.and_(pc.is_null(before), pc.less_equal(started, since.timestamp()))
-    columns = {name: readings[name] for name in readings.column_names}
+    columns = rows.columns_by_name(readings)
     for name, type_ in _MEASURES.items():
         counted_before = pc.if_else(same, then[name], pa.scalar(0, type_))
         counted_before = pc.if_else(is_unknown, readings[name], counted_before)

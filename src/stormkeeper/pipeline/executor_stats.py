@@ -213,8 +213,7 @@ def grouped(
     found = by_group.aggregate([*wanted.items()])
     found = found.rename_columns([*keys, *wanted])
     for name in counts:
-        place = found.column_names.index(name)
-        found = found.set_column(place, name, pc.fill_null(found[name], 0))
+        found = rows.replace_column(found, name, pc.fill_null(found[name], 0))
     return found
 
 

@@ -230,7 +230,7 @@ def _newest_in_columns(
         "moved_at": pc.if_else(is_other, seen, was["moved_at"]),
         "held": pa.repeat(True, pulses.num_rows),
     }
-    found = pa.table({name: columns[name] for name in _MERGED.names}).cast(_MERGED)
+    found = pa.table(columns, schema=_MERGED)
     return known.filter(rows.one_array(is_newer)), found.filter(is_newer)
 
 

@@ -111,9 +111,8 @@ def sum_changes(changes: pa.Table) -> pa.Table:
         _summed(part).sort_by([(name, "ascending") for name in _KEYS])
         for part in (pa.table(keys | executors), by_worker)
     )
-    columns = {name: of_workers[name] for name in of_workers.column_names}
-    columns |= {name: of_executors[name] for name in of_executors.column_names}
-    return pa.table({name: columns[name] for name in OPEN.names}, schema=OPEN)
+    columns = rows.columns_by_name(of_workers) | rows.columns_by_name(of_executors)
+    return pa.table(columns, schema=OPEN)
 
 
 def work_of(changes: pa.Table) -> Any:
@@ -138,7 +137,7 @@ def _summed(parts: pa.Table) -> pa.Table:
 
 
 def rollup(open_: pa.Table) -> pa.Table:
-    columns: dict[str, Any] = {name: open_[name] for name in OPEN.names if name in ROLLUP.names}
+    columns = rows.columns_by_name(open_)
     for name, weight in WEIGHTS.items():
         latency = average(open_[f"{name}_ms"], open_[weight])
         columns[f"{name}_ms_avg"] = _of_kind(open_, name, latency)
@@ -152,7 +151,7 @@ def rollup(open_: pa.Table) -> pa.Table:
     )
     spread = pc.sqrt(pc.max_element_wise(spread, 0.0))
     columns["executed_cv"] = _of_kind(open_, "execute", pc.divide(spread, _positive(work)))
-    return pa.table({name: columns[name] for name in ROLLUP.names}, schema=ROLLUP)
+    return pa.table(columns, schema=ROLLUP)
 
 
 def merge_buckets(finer: pa.Table, minutes: int) -> pa.Table:
@@ -178,7 +177,7 @@ def merge_buckets(finer: pa.Table, minutes: int) -> pa.Table:
         counts=_COUNTS,
         others=dict.fromkeys(largest, "max") | dict.fromkeys(added, "sum"),
     )
-    columns = {name: found[name] for name in ROLLUP.names}
+    columns = rows.columns_by_name(found)
     columns |= {name: to_int64(found[name]) for name in _COUNTS}
     columns |= {name: average(found[name], found[f"{name} weight"]) for name in weights}
     return pa.table(columns, schema=ROLLUP)
@@ -288,8 +287,8 @@ def _placed(
     done = pc.if_else(is_same, then["work"], None)
     worker = pc.index_in(rows.worker_keys(changes), rows.worker_keys(reports))
     said = reports.select(["bytes", "skipped"]).take(worker)
-    placed = {**_columns(changes), "bucket": bucket, "done": done, "worker": worker}
-    return pa.table(placed | _columns(said))
+    placed = {**rows.columns_by_name(changes), "bucket": bucket, "done": done, "worker": worker}
+    return pa.table(placed | rows.columns_by_name(said))
 
 
 def _known(
@@ -310,7 +309,7 @@ def _known(
     stays = pc.or_(is_young, is_waited_for)
     forgotten = pc.max(kept["at"].filter(pc.invert(stays))).as_py()
     work = pc.add(pc.fill_null(changes["done"], 0.0), work_of(changes))
-    counted = _columns(readings.select(COUNTERS.names))
+    counted = rows.columns_by_name(readings.select(COUNTERS.names))
     beside = {"bucket": changes["bucket"], "component": changes["component"], "work": work}
     known = pa.table(counted | beside, schema=EXECUTOR_COUNTERS)
     return pa.concat_tables([kept.filter(stays), known]), forgotten
@@ -342,7 +341,3 @@ def _closed(
 def _floor(at: datetime, minutes: int = 1) -> datetime:
     secs = 60 * minutes
     return datetime.fromtimestamp(at.timestamp() // secs * secs, UTC)
-
-
-def _columns(table: pa.Table) -> dict[str, Any]:
-    return {name: table[name] for name in table.column_names}

@@ -155,9 +155,13 @@ def to_timestamps(secs: Any) -> Any:
     return micros.cast(pa.int64()).cast(TIMESTAMP)
 
 
-def replace_column(table: pa.Table, name: str, column: Any) -> pa.Table:
-    place = table.column_names.index(name)
-    return table.set_column(place, table.schema.field(name), column)
+def replace_column(table: Any, name: str, column: Any) -> Any:
+    """Return a table or a batch with another column of a name; the type may differ."""
+    return table.set_column(table.schema.get_field_index(name), name, column)
+
+
+def columns_by_name(table: pa.Table) -> dict[str, Any]:
+    return dict(zip(table.column_names, table.columns, strict=True))
 
 
 def to_seconds(column: pa.ChunkedArray) -> pa.ChunkedArray:

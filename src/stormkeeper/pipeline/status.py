@@ -196,7 +196,7 @@ def next_servers(previous: pa.Table | None, batch: pa.Table) -> pa.Table:
     columns["since"] = rows.timestamps(
         before.get((server, reachable), read_at) for server, reachable, read_at in now
     )
-    return pa.table({name: columns[name] for name in SERVERS.names}).cast(SERVERS)
+    return pa.table(columns, schema=SERVERS)
 
 
 def cause(reason: str) -> str:

@@ -82,9 +82,8 @@ def tally_rows(executors: pa.Table) -> pa.Table:
             pc.invert(is_workers_own(executors)), pc.is_in(executors["window"], pa.array(WINDOWS))
         )
         executors = _streams(executors.filter(counted))
-        place = executors.column_names.index("kind")
         kind = pc.index_in(executors["kind"], KINDS)
-        executors = executors.set_column(place, "kind", kind)
+        executors = rows.replace_column(executors, "kind", kind)
     return grouped(executors, keys, counts=COUNTS, others=_OF_STREAMS)
 
 
@@ -102,8 +101,7 @@ def tally_pulses(read: SplitPulses) -> pa.Table:
     sums = sums.take(pc.index_in(places, sums["place"]))
     window = pc.subtract(places, pc.multiply(executor, len(WINDOWS))).cast(pa.int32())
     kind = pc.index_in(executors["kind"].cast(pa.string()), KINDS)
-    executors = executors.set_column(executors.column_names.index("kind"), "kind", kind)
-    executors = executors.take(executor)
+    executors = rows.replace_column(executors, "kind", kind).take(executor)
     workers = workers.take(executors["worker"])
     columns = {name: workers[name] for name in (*_WORKER, *_READING, "read_at", "uptime_secs")}
     columns |= {name: executors[name] for name in ("component", "task_start", "task_end", "kind")}
@@ -117,7 +115,7 @@ def tally_pulses(read: SplitPulses) -> pa.Table:
 def _streams(counters: pa.Table) -> pa.Table:
     found = counters
     own = is_storms_own(found["stream"])
-    columns = {name: found[name] for name in found.column_names}
+    columns = rows.columns_by_name(found)
     for name in ("emitted", "transferred"):
         columns[f"{name}_all"] = found[name]
         columns[name] = pc.if_else(own, None, found[name])
@@ -157,13 +155,13 @@ def worker_stats(executors: pa.Table) -> pa.Table:
     ``capacity`` is the largest, in the rows of ten minutes, else null.
     """
     found = sum_workers(executors)
-    columns = {name: found[name] for name in found.column_names}
+    columns = rows.columns_by_name(found)
     columns |= {name: to_int64(found[name]) for name in COUNTS}
     kind = rows.one_array(found["kind"]).cast(pa.int32())
     columns["kind"] = pa.DictionaryArray.from_arrays(kind, KINDS)
     columns["topology"] = rows.topology_names(found["storm_id"])
     columns["partial"] = pc.fill_null(found["partial"], False)
-    return pa.table({name: columns[name] for name in ENCODED.names}).cast(ENCODED)
+    return pa.table(columns, schema=ENCODED)
 
 
 def component_stats(workers: pa.Table) -> pa.Table:
@@ -179,7 +177,7 @@ def component_stats(workers: pa.Table) -> pa.Table:
     keys = ["storm_id", "component", "window"]
     found = grouped(_numbered(workers), keys, counts=COUNTS, others=others)
     kind = KINDS.take(rows.one_array(found["kind"]))
-    columns = {name: found[name] for name in found.column_names}
+    columns = rows.columns_by_name(found)
     columns |= {"kind": kind, "topology": rows.topology_names(found["storm_id"])}
     columns["partial"] = pc.fill_null(found["partial"], False)
     columns["read_at"] = largest_of(found, "read_at", ["storm_id"])
@@ -191,7 +189,7 @@ def component_stats(workers: pa.Table) -> pa.Table:
             value = average(found[total], found[weight])
             columns[f"{name}_ms_{said}"] = pc.if_else(is_of_kind, value, None)
     columns |= {name: to_int64(found[name]) for name in COUNTS}
-    return pa.table({name: columns[name] for name in COMPONENT_STATS.names}).cast(COMPONENT_STATS)
+    return pa.table(columns, schema=COMPONENT_STATS)
 
 
 def topology_stats(workers: pa.Table) -> pa.Table:
@@ -205,12 +203,12 @@ def topology_stats(workers: pa.Table) -> pa.Table:
     found = grouped(_of_topology(workers), [*_WORKER, "window"], counts=counts, others=others)
     others |= {"workers": "sum"}
     found = grouped(found, ["storm_id", "window"], counts=counts, others=others)
-    columns = {name: found[name] for name in found.column_names}
+    columns = rows.columns_by_name(found)
     columns["read_at"] = largest_of(found, "read_at", ["storm_id"])
     columns["topology"] = rows.topology_names(found["storm_id"])
     columns["complete_ms_avg"] = average(found["complete_ms"], found["acked"])
     columns |= {name: to_int64(found[name]) for name in COUNTS if name in columns}
-    return pa.table({name: columns[name] for name in TOPOLOGY_STATS.names}).cast(TOPOLOGY_STATS)
+    return pa.table(columns, schema=TOPOLOGY_STATS)
 
 
 def concat_sums(parts: Sequence[pa.Table]) -> pa.Table:
@@ -220,9 +218,8 @@ def concat_sums(parts: Sequence[pa.Table]) -> pa.Table:
 
 def _numbered(workers: pa.Table) -> pa.Table:
     if not pa.types.is_integer(workers["kind"].type):
-        place = workers.column_names.index("kind")
         kind = pc.index_in(workers["kind"].cast(pa.string()), KINDS)
-        workers = workers.set_column(place, "kind", kind)
+        workers = rows.replace_column(workers, "kind", kind)
     return workers.append_column("workers", pa.repeat(1, workers.num_rows))
 
 
@@ -231,7 +228,7 @@ def _of_topology(workers: pa.Table) -> pa.Table:
     workers = _numbered(workers)
     visible = pc.invert(is_storms_own(workers["component"]))
     spouts = pc.and_(visible, pc.fill_null(pc.equal(workers["kind"], 0), False))
-    columns = {name: workers[name] for name in workers.column_names}
+    columns = rows.columns_by_name(workers)
     for name in ("emitted", "transferred"):
         columns[name] = pc.if_else(visible, workers[name], None)
     for name in ("acked", "failed", "complete_ms"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -30,7 +30,6 @@ from stormkeeper.pipeline import rollups, rows, tables, worker_liveness
 from stormkeeper.pipeline.batch import (
     AddNames,
     Batch,
-    Pulses,
     part_numbers,
     read_parts,
     release_memory,
@@ -195,7 +194,7 @@ def statistics_tables(
     return compute
 
 
-def _executor_stats(pulses: Pulses, update: StatisticsUpdate) -> Made:
+def _executor_stats(pulses: Iterable[pa.Table], update: StatisticsUpdate) -> Made:
     """Yield rows of ``executor_stats``, and add to `update`: pulses are unpacked once."""
     for piece in itertools.chain.from_iterable(map(cut_pulses, pulses)):
         split = split_pulses(piece)
@@ -280,7 +279,4 @@ def _moved(table: pa.Table, name: str, secs: float, latest: float) -> pa.Table:
     if last is not None and last.timestamp() > latest + _SMALL_SECS:
         at = rows.timestamps([latest])[0]
         heard = pc.if_else(pc.greater(heard, at), at, heard)
-    if heard is known:
-        return table
-    place = table.schema.get_field_index(name)
-    return table.set_column(place, table.schema.field(place), heard)
+    return table if heard is known else rows.replace_column(table, name, heard)

@@ -179,4 +179,4 @@ def _table(found: list[_Event], limits: LivenessLimits) -> pa.Table:
     columns["at"] = rows.timestamps(event.at for event in found)
     columns["topology"] = [rows.topology_name(worker.storm_id) for worker in workers]
     columns["timeout_secs"] = [limits.timeout_of(worker.storm_id) for worker in workers]
-    return pa.table({name: columns[name] for name in WORKER_EVENTS.names}, schema=WORKER_EVENTS)
+    return pa.table(columns, schema=WORKER_EVENTS)

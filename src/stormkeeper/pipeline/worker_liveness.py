@@ -228,9 +228,7 @@ def _note(forgotten: Iterable[WorkerLiveness]) -> bytes:
 
 def _table(result: Step, now: float) -> pa.Table:
     found = result.rows
-    columns: dict[str, Any] = {
-        name: found[name] for name in found.column_names if name in WORKER_LIVENESS.names
-    }
+    columns = rows.columns_by_name(found)
     for name in ("last_seen", "moved_at"):
         columns[name] = rows.to_timestamps(found[name])
     columns["topology"] = rows.topology_names(found["storm_id"]).cast(pa.string())
@@ -239,10 +237,7 @@ def _table(result: Step, now: float) -> pa.Table:
     columns["status"] = pc.if_else(unproven, str(Status.LATE), found["status"])
     columns["updated_at"] = pa.repeat(rows.timestamps([now])[0], found.num_rows)
     columns["started_at"] = pa.nulls(found.num_rows, rows.TIMESTAMP)
-    return pa.table(
-        {name: columns[name] for name in WORKER_LIVENESS.names},
-        schema=_with_forgotten(WORKER_LIVENESS, result),
-    )
+    return pa.table(columns, schema=_with_forgotten(WORKER_LIVENESS, result))
 
 
 #: The columns of ``worker_reports`` with workers' start times.
@@ -301,7 +296,7 @@ def next_reports(
         "started_at": pc.if_else(is_new, started_at, was["started_at"]),
     }
     schema = _with_forgotten(WORKER_REPORTS, result)
-    found = pa.table({name: columns[name] for name in schema.names}).cast(schema)
+    found = pa.table(columns, schema=schema)
     # A worker with neither a new pulse nor an earlier report gets none.
     found = found.filter(pc.or_(is_new, pc.is_valid(was["storm_id"])))
     return found, pc.is_in(every, rows.one_array(newest["row"]))

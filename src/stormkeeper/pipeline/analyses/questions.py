@@ -24,6 +24,7 @@ from stormkeeper.history.table_reader import Tables
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import trends, worker_health, workload
 from stormkeeper.pipeline.analyses.alerts import as_alert_rows, next_alerts, without_killed
+from stormkeeper.pipeline.rows import replace_column
 from stormkeeper.pipeline.table_columns import ALERT_ROWS
 
 _MINUTE: Final = 60.0
@@ -216,7 +217,7 @@ def _unsteady(rows: pa.Table) -> pa.Table:
     for name in ("acked", "emitted", "executed"):
         is_counter = is_bolt if name == "executed" else is_spout
         done = pc.if_else(is_counter, pc.fill_null(rows[name], 0), pa.scalar(None, pa.int64()))
-        rows = rows.set_column(rows.schema.get_field_index(name), name, done)
+        rows = replace_column(rows, name, done)
         counted += [(name, how) for how in ("count", "min", "max")]
     found = rows.group_by("storm_id").aggregate(counted)
     is_unsteady = pa.scalar(False)
