@@ -1,7 +1,6 @@
 """Compaction and retention of logs: small files are merged beside the writer, old ones deleted.
 
-Sixteen files of a level become one of the next: each row is rewritten once per level, and a log of
-n commits has about 16 log16 n files.
+Sixteen files of a level become one of the next: each row is rewritten once per level.
 """
 
 from __future__ import annotations

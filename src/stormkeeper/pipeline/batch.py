@@ -28,8 +28,7 @@ from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoded_rows import decode_batches
 from stormkeeper.pipeline.rows import TYPED
 
-#: Each value holds many `TYPED` rows of one ``part`` (or `EVERY_PART`), compressed to a fifth;
-#: Spark's JVM would convert single rows, twice.
+#: Each value holds many `TYPED` rows of one ``part`` (or `EVERY_PART`), compressed to a fifth.
 PACKED: Final = pa.schema([("part", pa.int32()), ("rows", pa.binary())])
 
 #: `PACKED` rows in order of parts, or spill files. The last row of each read of a part has only
@@ -87,10 +86,7 @@ def _pack(batches: Iterator[pa.RecordBatch], parts: int) -> Iterator[pa.RecordBa
 def pack_read(
     batches: Iterator[pa.RecordBatch], part: Part, reads: int, spill: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Decode and pack a read of a part as `PACKED_PARTS`, in files if `spill` is set.
-
-    The part has `reads` reads in the batch.
-    """
+    """Decode and pack one of a part's `reads` as `PACKED_PARTS`, in files if `spill` is set."""
     found = _decode_parts(batches, part)
     if spill is None:
         for number, table in found:

@@ -44,8 +44,8 @@ def heartbeats(df: DataFrame) -> DataFrame:
 def statistics(df: DataFrame) -> DataFrame:
     """Lay out the statistics in `heartbeats` rows, a row per window and stream.
 
-    Columns mean the same as in ``executor_stats``, which has more. There, an executor without a
-    component's name gets one, and a window without counts a row.
+    Columns mean the same as in ``executor_stats``, where an executor without a component's name
+    gets one, and a window without counts a row.
     """
     worker = ["storm_id", "node", "port", "server", "received_at", "time_secs"]
     executor = ["task_start", "task_end", "component", "kind"]

@@ -82,10 +82,9 @@ _TASK_BITS: Final = 33
 
 
 def counters(tallies: pa.Table) -> pa.Table:
-    """Return each executor's counters since the worker's start.
+    """Return the `READINGS` of the sums of `summaries.tally_pulses` or `tally_rows`.
 
-    `tallies` are from `summaries.tally_rows` or `tally_pulses`. ``at`` is the time of receipt, or
-    else of the read; counts are at least 0, without Storm's own streams.
+    ``at`` is the time of receipt, or else of the read.
     """
     window = tallies["window"].cast(pa.string())
     found, recent = (tallies.filter(pc.equal(window, of)) for of in (ALL_TIME, CAPACITY_WINDOW))

@@ -44,8 +44,7 @@ READ: Final = tuple(
     rows.TYPED.field(name).name for name in (*_OF_WORKER, "executors") if name not in _COMPUTED
 )
 
-#: Target size of a piece's rows; a single pulse may need more. An Arrow column of texts is limited
-#: to 2 GiB.
+#: Target size of a piece's rows; an Arrow column of texts is limited to 2 GiB.
 _PIECE_BYTES: Final = 16 << 20
 
 #: Estimated bytes of a row, without the component's name, which may be long.
@@ -56,7 +55,7 @@ KINDS: Final = pa.array(["spout", "bolt"])
 
 
 def cut_pulses(pulses: pa.Table) -> Iterator[pa.Table]:
-    """Cut decoded pulses into pieces, each with rows of `_PIECE_BYTES` at most, or one pulse."""
+    """Cut decoded pulses into pieces with rows of `_PIECE_BYTES` at most, or one pulse."""
     start = 0
     # A column of lists of many gigabytes has several chunks.
     for chunk in pulses["executors"].chunks:
@@ -79,10 +78,8 @@ def cut_pulses(pulses: pa.Table) -> Iterator[pa.Table]:
 def executor_stats(pulses: pa.Table) -> pa.Table:
     """Lay out the counts of executors, a row per executor, window and stream.
 
-    A component that the worker does not name is called ``tasks 1-3``, after the executor's tasks;
-    the component of a Storm worker's own executor, of task -1, is ``__system``. A window without
-    counts has a row without a stream. Undecoded pulses give no rows. Cut many pulses by
-    `cut_pulses` before.
+    A window without counts has a row without a stream. Undecoded pulses give no rows. Cut many
+    pulses by `cut_pulses` before.
     """
     return executor_rows(split_pulses(pulses)).cast(EXECUTOR_STATS)
 
@@ -201,10 +198,9 @@ def grouped(
     counts: Collection[str] = (),
     others: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """Aggregate rows by groups of equal `keys`, in any order.
+    """Aggregate rows by `keys`; `others` name functions of pyarrow.
 
-    `counts` are summed exactly, with null as 0, beyond 64 bits if need be (see `to_int64`);
-    `others` name functions of pyarrow.
+    `counts` are summed exactly, with null as 0, beyond 64 bits if need be (see `to_int64`).
     """
     wanted = dict.fromkeys(counts, "sum") | dict(others or {})
     columns = {name: table[name] for name in (*keys, *wanted)}
@@ -272,7 +268,7 @@ def whole_ms(total: pa.ChunkedArray) -> pa.ChunkedArray:
 def capacity(recent_ms: pa.ChunkedArray, uptime_secs: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the share of the last ten minutes, or of a shorter life, spent executing.
 
-    `recent_ms` is the sum of the `terms` of execute latency in the ten-minute window (null: 0).
+    `recent_ms` is the time spent in the ten-minute window, by the `terms` of execute latency.
     """
     secs = pc.min_element_wise(uptime_secs.cast(pa.int64()), _CAPACITY_SECS, skip_nulls=False)
     of_ms = pc.multiply(pc.if_else(pc.greater(secs, 0), secs, None).cast(pa.float64()), 1000.0)

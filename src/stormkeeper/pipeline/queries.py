@@ -84,8 +84,7 @@ _ROLLUPS: Final = {
     tables.ROLLUP_60M: "pipeline.retention.rollup.60m.hours",
 }
 
-
-#: Limit of the wait for a query's source, before the next query starts anyway.
+#: The next query then starts anyway.
 _SOURCE_SECS: Final = 60.0
 _POLL_SECS: Final = 0.05
 

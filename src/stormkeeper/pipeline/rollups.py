@@ -3,8 +3,7 @@
 A reading is added to the open minute of its receipt. The first batch that begins after a minute
 closes the minute; then the row never changes:
 
-- Late readings are in the oldest open minute; so is everything while the clock is behind.
-- Readings from the future, by a reader's wrong clock, are in the batch's minute.
+- Late readings are in the oldest open minute; readings from the future in the batch's minute.
 - If the clock is set back by more than an hour, all open buckets are closed at once. Minutes that
   occur twice have two rows.
 """
@@ -157,9 +156,8 @@ def rollup(open_: pa.Table) -> pa.Table:
 def merge_buckets(finer: pa.Table, minutes: int) -> pa.Table:
     """Merge the buckets of a roll-up into buckets of `minutes`.
 
-    Averages are weighed by their counts, ``capacity_mean`` and ``heartbeat_bytes`` by readings,
-    ``largest_share`` and ``executed_cv`` by work. ``workers``, ``executors``, ``tasks``,
-    ``capacity`` and ``interval_secs`` are maxima; everything else is a sum.
+    Averages are weighed by their counts, readings or work. Sizes, ``capacity`` and
+    ``interval_secs`` are maxima; everything else is a sum.
     """
     weights = {f"{name}_ms_avg": to_float64(finer[weight]) for name, weight in WEIGHTS.items()}
     weights |= dict.fromkeys(("capacity_mean", "heartbeat_bytes"), to_float64(finer["readings"]))
@@ -240,8 +238,7 @@ def next_rollups(
 ) -> Mapping[str, pa.Table]:
     """Return the roll-up tables that a batch changes; of logs, the new rows.
 
-    `counted` are the batch's readings, `reports` the next worker reports; the batch was read
-    `between` two times, in seconds since the epoch.
+    `counted` are the batch's readings, `reports` the next worker reports.
     """
     began, now = (datetime.fromtimestamp(at, UTC) for at in between)
     previous, open_ = before(tables.EXECUTOR_COUNTERS), before(tables.ROLLUP_OPEN)

@@ -75,11 +75,8 @@ class PacemakerDataSource(DataSource):
     batch and part, after the server's other rows.
 
     A server that does not answer within ``timeoutSecs`` fails no query, and the next batch reads
-    the missed changes. Only if the server answers the planning of that batch, too, and fails in its
-    read again, the first changes stay unseen until their path changes.
-
-    With a Java Pacemaker among the servers, all are read with values: only content tells there
-    whether a pulse is new.
+    the missed changes, but not the batch after that one. With a Java Pacemaker among the servers,
+    all are read with values: only content tells there whether a pulse is new.
 
     >>> df = spark.read.format("pacemaker").option("servers", "a:6699,b:6699").load()
     >>> df.where("kind = 'pulse'").select("path", "age_secs").show()  # doctest: +SKIP
@@ -113,8 +110,8 @@ class PacemakerDataSource(DataSource):
 class ServerPartition(InputPartition):
     """A server's share of a batch, or a part of the share.
 
-    `span` is None for a server that has never answered, or all that it holds. Without `health`, as
-    in a batch read or an earlier run's batch, the server is asked when it is read.
+    `span` is None for a server that has never answered, or for all pulses of the server. Without
+    `health`, as in a batch read or an earlier run's batch, the server is asked when it is read.
     """
 
     server: Address
@@ -304,10 +301,9 @@ def _pages(
 class Options:
     """The options of ``format("pacemaker")``.
 
-    `packed` rows are decoded and compressed, for `batch.read_parts` in the driver. `aside` is a
-    folder of one query for spill files and a stream's positions, empty at first, on the machine
-    that driver and tasks share. `access` configures authentication and TLS with names of files,
-    without a secret: Spark shows options in its plans.
+    `packed` rows are decoded and compressed, for `batch.read_parts`. `aside` is a query's folder
+    for spill files and positions, on the machine that driver and tasks share. `access` configures
+    authentication and TLS by names of files, as Spark shows options in its plans.
     """
 
     servers: tuple[Address, ...]

@@ -63,7 +63,7 @@ def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:
     """Keep the rows of `executor_stats` that Nimbus has assigned, with names of components.
 
     `executors` has ``storm_id``, ``task_start``, ``task_end``, ``component``, and perhaps ``node``
-    and ``port``. Storm ignores reports of executors that are not assigned to the worker.
+    and ``port``.
     """
     on = ["storm_id", "task_start", "task_end"]
     on += [name for name in ("node", "port") if name in executors.columns]

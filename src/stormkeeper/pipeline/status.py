@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 SEVERITIES: Final = ("warning", "critical")
 
-#: The key of failures of a whole round of analyses.
+#: The key of failures of whole rounds of analyses.
 ROUND: Final = "round"
 
 
@@ -50,9 +50,8 @@ class PipelineStatus:
     """The status at a moment; replaced as a whole, never changed.
 
     `published_at` is by query, on the monotonic clock and in seconds since the epoch; `looked_at`,
-    when the queries were last found alive, is monotonic. Stale workers are among the late.
-    `failures` of whole rounds are under `ROUND`. `unnamed` counts topologies with components that
-    neither workers nor Nimbus have named.
+    when the queries were last found alive, is monotonic. `unnamed` counts topologies with
+    components that neither workers nor Nimbus have named.
     """
 
     servers: Mapping[str, ServerStatus] = field(default_factory=dict)

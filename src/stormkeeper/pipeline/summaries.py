@@ -125,10 +125,7 @@ def _streams(counters: pa.Table) -> pa.Table:
 
 
 def sum_workers(executors: pa.Table) -> pa.Table:
-    """Sum the result of `tally_rows` or `tally_pulses` by worker, component and window.
-
-    Returns the columns of `WORKER_STATS`, with counts of any size, and kinds as numbers.
-    """
+    """Sum the result of `tally_rows` or `tally_pulses` by worker, component and window."""
     found = executors
     for name in WEIGHTS:
         found = found.append_column(f"{name}_page_ms", whole_ms(found[f"{name}_ms"]))
@@ -149,11 +146,7 @@ def sum_workers(executors: pa.Table) -> pa.Table:
 
 
 def worker_stats(executors: pa.Table) -> pa.Table:
-    """Sum the result of `tally_rows` or `tally_pulses` as `sum_workers`, with columns `ENCODED`.
-
-    ``…_ms`` are average times count; in ``…_page_ms`` each executor's is cut to whole milliseconds.
-    ``capacity`` is the largest, in the rows of ten minutes, else null.
-    """
+    """Return the result of `sum_workers` with the columns `ENCODED`."""
     found = sum_workers(executors)
     columns = rows.columns_by_name(found)
     columns |= {name: to_int64(found[name]) for name in COUNTS}
@@ -165,13 +158,7 @@ def worker_stats(executors: pa.Table) -> pa.Table:
 
 
 def component_stats(workers: pa.Table) -> pa.Table:
-    """Sum workers' counts by component and window: the rows of Storm's pages.
-
-    `table_columns` describes the columns. Sizes are of executors that reported in any window;
-    counts are 0 where not reported, and limited to 64 bits. ``…_ms_avg`` is exact, as on a
-    component's page; for ``…_ms_page``, as on a topology's, each executor's time is cut to whole
-    milliseconds.
-    """
+    """Sum workers' counts by component and window: the rows of Storm's pages."""
     others = dict.fromkeys((*_SIZES, *_TOTALS, *_PAGE_TOTALS), "sum")
     others |= dict.fromkeys(("kind", "capacity", "read_at"), "max") | {"partial": "any"}
     keys = ["storm_id", "component", "window"]
@@ -193,10 +180,7 @@ def component_stats(workers: pa.Table) -> pa.Table:
 
 
 def topology_stats(workers: pa.Table) -> pa.Table:
-    """Sum workers' counts by topology and window: Storm's ``TopologyStats``.
-
-    `table_columns` says which components and streams count in each column.
-    """
+    """Sum workers' counts by topology and window: Storm's ``TopologyStats``."""
     counts = [name for name in COUNTS if name != "executed"]
     others = dict.fromkeys(("executors", "tasks", "complete_ms"), "sum")
     others |= dict.fromkeys(("workers", "read_at"), "max")
@@ -263,9 +247,8 @@ class StatisticsUpdate:
     ) -> dict[str, Rows]:
         """Return ``worker_stats``, and the new rows of ``component_stats`` and ``topology_stats``.
 
-        `previous` reads ``worker_stats``, `previous_counters` are the executors' newest readings
-        before this batch, `reports` the next worker reports. A worker with an unreadable new pulse
-        keeps its sums.
+        `previous` reads ``worker_stats``; `reports` are the next worker reports. A worker with an
+        unreadable new pulse keeps its sums.
         """
         read = pa.concat_tables(self._workers)
         kept, sums = _kept(previous, read, reports), self._sums

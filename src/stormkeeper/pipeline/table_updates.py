@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 ReadPrevious = Callable[..., pa.Table | None]
 
 #: Computes a query's next tables (of a log, the new rows) from the previous tables, the batch, and
-#: the first and last time of the batch's read, in seconds since the epoch.
+#: the first and last time of its read, in seconds since the epoch.
 ComputeTables = Callable[[ReadPrevious, Batch, tuple[float, float]], Made]
 
 #: Called after publishing, with the batch's tables named in `_REPORTED`; with none for statistics.
@@ -161,7 +161,6 @@ def liveness_tables(
 def statistics_tables(
     limits: LivenessLimits, period_secs: float, named: AddNames = lambda pulses: pulses
 ) -> ComputeTables:
-    """Compute ``executor_stats``, then ``worker_reports``, ``rejected``, sums and roll-ups."""
     is_warned = False
 
     def compute(before: ReadPrevious, batch: Batch, between: tuple[float, float]) -> Made:

@@ -75,13 +75,12 @@ _READ_FIRST: Final = 2
 
 
 def tables_folder(conf: Conf) -> Path:
-    """Return the folder; raise `ConfigError` for a URL."""
+    """Raise `ConfigError` for a URL, as `checkpoints_folder`."""
     given = _given(conf, "pipeline.tables.dir")
     return given or folder("storm.local.dir", conf["storm.local.dir"]) / "tables"
 
 
 def checkpoints_folder(conf: Conf) -> Path | None:
-    """Return the folder; raise `ConfigError` for a URL."""
     return _given(conf, "pipeline.checkpoint.dir")
 
 

@@ -64,10 +64,7 @@ def _judge_workers(
     *,
     read_last_pulses: ReadLastPulses = no_last_pulses,
 ) -> tuple[Step, pa.Table, float]:
-    """Return the workers after a batch, the pulses that the step has taken from, and the time.
-
-    Arguments are as for `next_liveness`.
-    """
+    """Return the workers after a batch, its pulses, and the time; arguments as `next_liveness`."""
     servers = _of_kind(batch, rows.SERVER)
     pulses = _of_kind(batch, rows.PULSE)
     read_at = rows.to_seconds(servers["read_at"]).drop_null().to_pylist()
@@ -116,8 +113,8 @@ def next_liveness(
     """Return the next liveness table.
 
     Without values in the decoded `batch`, `read_last_pulses` is needed. `between` is the first and
-    last time of the read on the driver's clock, in seconds since the epoch; without `between`,
-    every server counts as read at the newest ``read_at``. `reports` have the workers' start times.
+    last time of the read on the driver's clock, in seconds since the epoch; by default the newest
+    ``read_at``. `reports` have the workers' start times.
     """
     known = WORKER_LIVENESS.empty_table() if previous is None else previous
     result, _, now = _judge_workers(
@@ -202,7 +199,7 @@ def forgotten(table: pa.Table) -> Iterator[WorkerLiveness]:
 def merge_forgotten(
     notes: Iterable[Mapping[bytes, bytes]], has: Callable[[str], bool]
 ) -> dict[bytes, bytes]:
-    """Merge the notes of several tables on forgotten workers, of topologies that `has` accepts."""
+    """Merge tables' notes of forgotten workers, of topologies that `has` accepts."""
     noted = [one for each in notes for one in json.loads(each.get(_FORGOTTEN, b"[]"))]
     return {_FORGOTTEN: json.dumps([one for one in noted if has(one[0][0])]).encode()}
 
@@ -217,7 +214,6 @@ def move_forgotten(table: pa.Table, secs: float) -> Mapping[bytes, bytes] | None
 
 
 def _with_forgotten(schema: pa.Schema, result: Step) -> pa.Schema:
-    """Add a note of the workers without a row."""
     return schema.with_metadata({_FORGOTTEN: _note(result.forgotten)})
 
 

@@ -64,8 +64,8 @@ Rows = dict[str, ComponentAggregateStats]
 class TopologyPage:
     """The figures of ``TopologyPageInfo``.
 
-    `num_tasks` and `num_executors` include Storm's own components, and executors without reports;
-    `num_workers` counts slots with a report of a visible executor.
+    `num_tasks` and `num_executors` are of all executors, `num_workers` of visible executors with
+    reports.
     """
 
     num_tasks: int
@@ -81,9 +81,7 @@ class TopologyPage:
 class ComponentPage:
     """The figures of ``ComponentPageInfo``.
 
-    `gsid_to_input_stats` has a bolt's executed, acked and failed tuples of each incoming stream;
-    None for a spout. `sid_to_output_stats` has emitted and transferred tuples of each stream, and a
-    spout's acked and failed. `executors` is sorted by task.
+    `gsid_to_input_stats` is None for a spout. `executors` is sorted by task.
     """
 
     component_id: str
@@ -299,9 +297,8 @@ def _row(
 class Measures:
     """An executor's counts and latencies, by window and stream.
 
-    `counts` has "emitted", "transferred", "acked", "failed", and a bolt's "executed"; `latencies` a
-    spout's "complete", or a bolt's "execute" and "process": averages in milliseconds, and the name
-    of the count that weights them.
+    `counts` and `latencies` are by name; a latency has averages in milliseconds, and the name of
+    the count that weighs them.
     """
 
     counts: Mapping[str, _Counts]
@@ -412,10 +409,9 @@ def counts_by_window(executors: Iterable[Measures], name: str) -> dict[str, int]
 
 
 def capacity(of: Measures, uptime_secs: int) -> float:
-    """Return the share of the last ten minutes that a bolt's executor spent executing.
+    """Return the share of the last ten minutes, or of a shorter life, spent executing.
 
-    The share may exceed 1 a little, as Storm samples tuples. For a worker younger than ten minutes,
-    the share is of the uptime; 0 without uptime.
+    The share may exceed 1 a little, as Storm samples tuples.
     """
     secs = min(uptime_secs, _CAPACITY_SECS)
     if secs <= 0 or "execute" not in of.latencies:

@@ -40,15 +40,12 @@ CLEAR_SECS: Final[Mapping[str, float]] = {
 
 DEFAULT_CLEAR_SECS: Final = 1800
 
-
 #: Seconds for which an ended alert stays among the alerts.
 ENDED_SECS: Final = 86_400.0
 
-#: Late workers are judged at each trigger; the alert ends after this many without a finding.
+#: An alert of late workers ends after so many triggers; any alert stays for so many rounds.
 _TRIGGERS: Final = 12
-
-#: Rarely run analyses: an alert ends after this many intervals at the earliest.
-_LOOKS: Final = 1.5
+_LEAST_ROUNDS: Final = 1.5
 
 
 def instant(moment: datetime) -> Column:
@@ -166,7 +163,7 @@ def alert_store(conf: Conf) -> TableStore:
 
 
 def clear_times(conf: Conf) -> dict[str, float]:
-    least = _LOOKS * conf["pipeline.analyses.secs"]
+    least = _LEAST_ROUNDS * conf["pipeline.analyses.secs"]
     together = _TRIGGERS * conf["pipeline.trigger.secs"]
     found = {**CLEAR_SECS, "node_late": together, "pacemaker_late": together}
     return {rule: max(secs, least) for rule, secs in found.items()}

@@ -1,8 +1,7 @@
 """The schedule of the analyses, and the rows on which each analysis runs.
 
 Spark takes a third of a second to plan any question, and 100 MB for the rows of 72,000 workers. So
-Arrow drops rows that cannot lead to a finding, and counts workers that are alike; without rows
-Spark is not asked.
+Arrow drops rows that cannot lead to a finding; without rows Spark is not asked.
 """
 
 from __future__ import annotations
@@ -44,10 +43,8 @@ _STEADY: Final = max(workload.FALLEN, 1 / workload.RISEN)
 #: Reads the rows of a table in pieces; can be called again.
 Pieces = Callable[[], Iterator[pa.Table]]
 
-
 #: A ``current`` table is fresh for this many intervals, and at least this many seconds.
 _INTERVALS: Final = 5
-
 _LEAST_SECS: Final = 60.0
 
 #: Rows at once for Spark: with more, the heap grows and stays large.

@@ -39,7 +39,6 @@ _JOB_SECS: Final = 60.0
 
 _END_SECS: Final = 2.0
 
-#: Limit of the wait for Nimbus's list of topologies.
 _LIST_SECS: Final = 5.0
 
 #: For few rows: no adaptive plans, one task, and Arrow batches of any size.
@@ -56,7 +55,7 @@ _JOBS: Final = "storm-pipeline-analyses"
 
 
 class AnalysisRunner:
-    """Runs the analyses in a thread; failures and slowness do not reach the queries."""
+    """Runs the analyses in a thread, so that failures and slowness do not reach the queries."""
 
     def __init__(
         self,

@@ -3,10 +3,6 @@
 A series is an array of structs with a time in seconds, ``t``, and a value, ``y``. The slope is
 Theil and Sen's, the median of the slopes between all pairs of points, which a few outliers do not
 bend. The significance is Mann and Kendall's z, in standard deviations of a series without a trend.
-
-A heartbeat grows a little after a start, and by a step at a rebalance; growth for hours means ever
-new streams, until no Pacemaker accepts the heartbeat. A daily rhythm of capacity that peaks below
-0.75 does not seem to reach 1.0 within three hours.
 """
 
 from __future__ import annotations
@@ -19,8 +15,8 @@ from pyspark.sql import functions as F
 
 from stormkeeper.pipeline.analyses.alerts import after, findings, newest, until_now, window
 
-#: Buckets of the trend, the least number, and the last, which must grow at least half as fast: else
-#: the growth is over, or was a step.
+#: Buckets of the trend, the least number, and the last, which must grow at least half as fast: a
+#: heartbeat grows a little after a start, and by a step at a rebalance.
 GROWTH_BUCKETS: Final = 36
 GROWTH_LEAST: Final = 24
 GROWTH_STILL: Final = 12
@@ -28,31 +24,24 @@ GROWTH_STILL: Final = 12
 #: Least ratio of the heartbeats' sizes at the trend's end and beginning.
 GROWN: Final = 1.25
 
-#: Least z of a trend.
 GROWTH_SIGNIFICANT: Final = 4.0
 
 #: The default of pacemaker.thrift.message.size.max, in bytes.
 LIMIT_BYTES: Final = 10 * 2**20
 
-#: The alert is critical if the limit is reached within this time.
 GROWTH_SOON_SECS: Final = 86_400
 
-
 SATURATION_BUCKETS: Final = 18
-
 SATURATION_LEAST: Final = 12
-
 SATURATION_HORIZON_SECS: Final = 3 * 3600
 
 #: Consecutive buckets in which saturation must be foreseen.
 CONFIRMED: Final = 3
 
-#: The alert is critical within this time of saturation.
 SATURATION_SOON_SECS: Final = 1800
-
-#: Least z of a trend, and least rise of capacity over all buckets.
 SATURATION_SIGNIFICANT: Final = 3.0
 
+#: Least rise of capacity over all buckets.
 LEAST_RISE: Final = 0.1
 
 #: A bolt below this capacity has no trend that would reach 1.0 within the horizon.
@@ -60,10 +49,9 @@ LEAST_CAPACITY: Final = 0.3
 
 #: A bolt is saturated if the median of the last `LATEST` buckets reaches this.
 SATURATED: Final = 0.98
-
 LATEST: Final = 3
 
-#: The last buckets, which must rise at least half as fast: else the rise is over.
+#: As `GROWTH_STILL`.
 SATURATION_STILL: Final = 6
 
 _SUBJECT: Final = ("storm_id", "component")

@@ -27,7 +27,6 @@ _SUBJECT: Final = ("storm_id", "node", "port")
 
 #: Least late workers of a node or server, as a number and as a part.
 LEAST_LATE: Final = 3
-
 LEAST_SHARE: Final = 0.5
 
 #: Least probability that a worker is late, however few of the rest are.
@@ -36,6 +35,7 @@ FLOOR: Final = 0.01
 #: Probability below which chance is no explanation.
 CHANCE: Final = 1e-4
 
+#: Critical from this part on.
 ALL: Final = 0.9
 
 #: The statuses that are judged; other workers are unknown or done.
@@ -89,8 +89,8 @@ def flapping_workers(events: DataFrame, now: datetime | None = None) -> DataFram
 def late_nodes(liveness: DataFrame, now: datetime | None = None) -> DataFrame:
     """Return nodes with many workers late or dead together.
 
-    ``value`` is the part of the node's workers, critical from nine tenths on. A row of `liveness`
-    stands for the number of workers in its column `WORKERS`, or for one.
+    ``value`` is the part of the node's workers. A row of `liveness` stands for the number of
+    workers in its column `WORKERS`, or for one.
     """
     return _late(liveness, "node", now)
 

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from stormkeeper.pipeline.analyses.alerts import after, findings, newest, until_now, window
 from stormkeeper.pipeline.analyses.trends import computed, median
 
-#: Buckets that are judged, and how many of them must be uneven.
+#: Judged buckets, and how many of them must be uneven.
 BUCKETS: Final = 10
 NEEDED: Final = 8
 
@@ -41,14 +41,11 @@ _of_topology: Final = partial(window, ("storm_id",), "bucket")
 
 #: Consecutive buckets that must differ, and the buckets before, which are the past.
 RECENT: Final = 2
-
 PAST: Final = 18
-
 LEAST_PAST: Final = 12
 
 #: Throughput is unusual below this part of the past, or above this multiple.
 FALLEN: Final = 0.5
-
 RISEN: Final = 3.0
 
 #: Least difference from the past, in standard deviations.
@@ -71,7 +68,8 @@ def skewed_components(
 
     ``value`` is the busiest executor's share of the work (``executed``, or else ``emitted``), or
     the coefficient of variation between executors. A capacity of 0.9 is critical. 8 of the last
-    10 buckets must be uneven by more than keys and sampling (every `sampled`-th tuple) explain.
+    10 buckets must be uneven by more than keys and sampling explain; workers count every
+    `sampled`-th tuple.
     `rollup` is ``rollup_1m``, or another with its `bucket_secs`, which suits quiet components
     better.
     """
