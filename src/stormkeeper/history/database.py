@@ -290,8 +290,8 @@ def events(
 ) -> list[dict[str, Any]]:
     """Return the newest rows of ``worker_events`` of a subject, oldest first.
 
-    `subject` is a node or its host, or a topology's name or id: the first of these with events. The
-    silence of a worker since its topology was killed is one event, ``killed``.
+    `subject` is a node, host, topology's name or id: the first of these with events. The silence of
+    a worker since its topology was killed is one event, ``killed``.
     """
     named = [node for node, host in hosts(database).items() if host == subject]
     marks = ", ".join("?" for _ in [subject, *named])

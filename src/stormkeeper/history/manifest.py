@@ -23,7 +23,6 @@ _ASIDE: Final = f".{NAME}"
 #: A higher format may have another meaning.
 FORMAT: Final = 1
 
-
 #: A commit replaces all rows (``current``), or adds rows (``log``).
 Kind = Literal["current", "log"]
 
@@ -36,10 +35,9 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A Parquet file of a table; `path` is relative to the folder of the tables.
+    """A Parquet file of a table; `path` is relative to the folder, `level` counts the merges.
 
     `earliest` and `latest` are of the table's time column; None without rows or such a column.
-    `level` counts the merges.
     """
 
     path: str

@@ -31,7 +31,7 @@ _GROUP_ROWS: Final = 1 << 14
 class Retention:
     """The bounds of a log in age and MiB; None: no bound.
 
-    Files go whole, so rows may stay an eighth longer. The size bound never removes the newest file.
+    Files go whole, so rows may stay an eighth longer. The newest file stays, whatever its size.
     """
 
     hours: float | None = None
@@ -130,10 +130,7 @@ class NewFile:
             self._times += pc.min_max(rows[self._spec.time]).as_py().values()
 
     def finish(self, level: int = 0) -> DataFile:
-        """Complete and sync the file after an `add`; the caller syncs the folder.
-
-        `level` counts the merges.
-        """
+        """Complete and sync the file after an `add`; the caller syncs the folder."""
         assert self._writer is not None
         self._writer.close()
         self._sink.close()

@@ -108,8 +108,8 @@ class TableStore:
     ) -> pa.Table | None:
         """Return the rows of a table; None before the first write.
 
-        A ``current`` table in one part has its metadata. Files of a log without rows since `since`
-        are skipped. `schema` may choose columns and dictionaries.
+        A ``current`` table in one part has its metadata. Files of a log that end before `since` are
+        skipped. `schema` may choose columns and dictionaries.
         """
         spec, files = self._specs[name], self._files(name)
         if not files:

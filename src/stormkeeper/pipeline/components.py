@@ -34,10 +34,7 @@ class Tasks(NamedTuple):
 
 
 def unnamed(pulses: pa.Table) -> dict[str, tuple[int, int]]:
-    """Return the first and the last unnamed task of each topology in decoded rows.
-
-    The executor that each of Storm's workers has for itself, of task -1, is left out.
-    """
+    """Return the first and the last unnamed task, from 1, of each topology in decoded rows."""
     found = []
     for batch in pulses.select(["storm_id", "executors"]).to_batches():
         executors = pc.list_flatten(batch["executors"])
@@ -214,8 +211,8 @@ class _Open(NamedTuple):
 class Questions:
     """Which topologies to ask Nimbus about, and when; times are on a monotonic clock.
 
-    The pause doubles after each insufficient answer. A question whose tasks were not read for twice
-    the longest pause is dropped.
+    The pause doubles after each insufficient answer. A question whose tasks are no longer read is
+    dropped.
     """
 
     def __init__(self, pauses_secs: tuple[float, float]) -> None:

@@ -106,7 +106,6 @@ log = logging.getLogger(__name__)
 
 _MODULE: Final = "stormkeeper.pipeline.decoding._compiled"
 
-
 #: Limits of the values that become columns together: number, and bytes with names.
 _MOST: Final = 512
 

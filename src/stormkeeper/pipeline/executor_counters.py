@@ -68,7 +68,6 @@ COUNTERS: Final = pa.schema([*_EXECUTOR.items(), *_READING.items(), *_MEASURES.i
 #: One row per executor and reading: counts since the worker's start.
 READINGS: Final = pa.schema([*COUNTERS, *_BESIDE.items(), ("capacity", pa.float64())])
 
-
 #: The columns that decide which worker owns an executor.
 OWNERSHIP: Final = pa.schema(
     [
@@ -111,8 +110,7 @@ def increments(readings: pa.Table, previous: pa.Table, since: datetime) -> Incre
 
     A reading that is in `previous`, or an earlier one of its incarnation, gives no row. A new
     executor counts from its worker's start, or from now if that was before `since`. ``secs`` is the
-    time since the reading before or the later start; ``before`` the position in `previous`, or
-    null. Milliseconds may fall a little, as Storm rounds averages.
+    time since the reading before or the later start; ``before`` the position in `previous`.
     """
     before = pc.index_in(_executor_keys(readings), _executor_keys(previous))
     then = previous.select([*_READING, *_MEASURES]).take(before)

@@ -22,10 +22,8 @@ from stormkeeper.pipeline.decoded_rows import decode
 from stormkeeper.pipeline.source import Options
 from stormkeeper.pipeline.worker_liveness import LastPulseFacts
 
-#: Pulses per request, longest silence first, and requests per batch: enough to read the last pulses
-#: of 72,000 silent workers before the timeout.
+#: Pulses per request, longest silence first, and requests per batch.
 _AT_ONCE: Final = 2000
-
 _ROUNDS: Final = 5
 
 

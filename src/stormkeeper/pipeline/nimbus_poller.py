@@ -258,7 +258,7 @@ def run_nimbus_poller(conf: Conf, status: StatusTracker) -> Iterator[NimbusPolle
 
 
 class TopologyTimeouts:
-    """Reads the topologies' own timeouts from the table, also in a process without the poller."""
+    """Reads the topologies' own timeouts, also in a process without the poller."""
 
     def __init__(self, conf: Conf) -> None:
         self._place = tables.tables_folder(conf) / tables.NAMING

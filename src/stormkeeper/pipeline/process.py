@@ -71,9 +71,8 @@ _JAVA_OPTIONS: Final = ("-XX:+ExitOnOutOfMemoryError", "-Xms128m")
 def serve(conf: Conf, stop: StopSignals) -> int:
     """Run both queries until a signal; return 0 after a signal, 1 if Spark or a batch failed.
 
-    Prints ``pipeline writing to DIR`` once the first batch of each query is in the tables. Running
-    batches get `_STOP_SECS` to finish. Raises `ConfigError` without a Pacemaker, for an unreadable
-    file of access, or a folder that is a URL.
+    Prints ``pipeline writing to DIR`` once the first batch of each query is in the tables. Raises
+    `ConfigError` without a Pacemaker, for an unreadable file of access, or a folder that is a URL.
     """
     configure_logging()
     # `StatusTracker` logs unreadable Pacemakers, once.
@@ -123,7 +122,6 @@ def _servers(conf: Conf) -> list[str]:
 def _prepared(
     conf: Conf, servers: list[str], status: StatusTracker
 ) -> Iterator[tuple[Start, AnalysisRunner]]:
-    """Lock folders and serve metrics; yield a function that starts queries, and the analyses."""
     with (
         _metrics_served(conf, status),  # first, as the port may be taken
         _places(conf) as places,
@@ -319,8 +317,7 @@ def _waits_for_next(
 def _stop_between_batches(running: Iterable[StreamingQuery]) -> None:
     """Stop each query after the running batch; raise the error of a query that had ended.
 
-    A new query finishes its first batch: a start that is cut off fails with confusing errors of
-    Spark.
+    A new query finishes its first batch: Spark's errors of a start that is cut off confuse.
     """
     deadline = time.monotonic() + _STOP_SECS
     failure, left = None, list(running)

@@ -53,7 +53,6 @@ OPEN: Final = pa.schema(
 #: Sums that may exceed 64 bits.
 _EXACT: Final = (*_SIZES, *_COUNTS, "executor_readings", "bytes")
 
-
 #: The newest reading of each executor, and its ``work`` in that reading's ``bucket``.
 EXECUTOR_COUNTERS: Final = pa.schema(
     [*COUNTERS, ("bucket", rows.TIMESTAMP), ("component", pa.string()), ("work", pa.float64())]
@@ -70,8 +69,6 @@ FORGET: Final = timedelta(hours=24)
 
 #: A clock that is set back by more than this was wrong before.
 _WRONG: Final = timedelta(hours=1)
-
-_MINUTE: Final = timedelta(minutes=1)
 
 _MARKS: Final = b"stormkeeper.marks"
 
@@ -214,7 +211,7 @@ class _Marks(NamedTuple):
         noted = ((table.schema.metadata or {}) if table is not None else {}).get(_MARKS)
         if noted is None:
             # A worker that started less than a minute ago counts from its start.
-            return cls(_floor(now), now - _MINUTE)
+            return cls(_floor(now), now - timedelta(minutes=1))
         closed, since = map(datetime.fromisoformat, json.loads(noted))
         return cls(closed, since)
 
@@ -291,7 +288,7 @@ def _placed(
 def _known(
     previous: pa.Table, changes: pa.Table, readings: pa.Table, reports: pa.Table, now: datetime
 ) -> tuple[pa.Table, datetime | None]:
-    """Return the next table of counters, and the time of the newest dropped reading.
+    """Return the next table of counters, and the time of the newest forgotten reading.
 
     Readings stay for `FORGET`, or while a worker has a report and nothing newer.
     """

@@ -222,8 +222,7 @@ PREFIX: Final = "stormkeeper_pipeline_"
 #: Seconds without a look at the queries after which the process is unhealthy.
 MAX_SILENCE: Final = 5.0
 
-#: Seconds within which the queries must start. Spark takes most of a minute on a busy machine, and
-#: longer on a cluster.
+#: Seconds within which the queries must start: Spark takes long on a busy machine or a cluster.
 MAX_START: Final = 300.0
 
 #: The newest batch is too old after this many triggers, and at least these seconds.

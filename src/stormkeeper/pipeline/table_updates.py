@@ -69,8 +69,7 @@ WORKERS_OF_PART: Final = 8192
 #: Workers from which a part takes much more memory than intended.
 _TOO_MANY: Final = 4 * WORKERS_OF_PART
 
-#: Smaller steps of the clock are ignored: NTP's adjustments, or a busy machine between two
-#: readings.
+#: Smaller steps of the clock are ignored, such as NTP's.
 _SMALL_SECS: Final = 2.0
 
 #: Columns compared with the times of new pulses.
@@ -80,7 +79,7 @@ _HEARD: Final = {
     tables.EXECUTOR_COUNTERS: ("at",),
 }
 
-#: Tables with times on the driver's clock; other tables have the readers' times.
+#: Tables with times on the driver's clock; others have the readers' times.
 _BY_OUR_CLOCK: Final = frozenset({tables.WORKER_LIVENESS, tables.WORKER_REPORTS})
 
 

@@ -136,10 +136,7 @@ def prepare_checkpoint(checkpoint: Path, directory: Path) -> None:
 
 
 def check_first_batch(batch: Origin, directory: Path) -> None:
-    """Raise `TableError` unless a process's first micro-batch follows the newest of the tables.
-
-    Needs no access to the checkpoint's folder.
-    """
+    """Raise `TableError` unless a process's first micro-batch follows the newest of the tables."""
     if batch.batch == 0:
         return
     found = manifest.load(directory)
@@ -178,10 +175,7 @@ def _torn(checkpoint: Path) -> str | None:
 
 
 def _is_remains(checkpoint: Path) -> bool:
-    """Return whether the checkpoint has batches of an unnamed query, which Spark refuses.
-
-    Spark leaves such if the folder is moved away under a pipeline.
-    """
+    """Return whether a folder moved away under a pipeline left batches that Spark refuses."""
     begun = any(path.name.isdecimal() for path in (checkpoint / "offsets").glob("*"))
     return begun and not (checkpoint / "metadata").exists()
 

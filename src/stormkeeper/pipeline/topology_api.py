@@ -40,10 +40,7 @@ _analysed: Final[set[Path]] = set()
 
 
 def ages(spark: SparkSession, conf: Conf) -> DataFrame:
-    """Return the stream of workers' ages: a spout for `liveness`.
-
-    Raises `ConfigError` if `conf` names no Pacemaker, or a bad file of access.
-    """
+    """Return the stream of workers' ages: a spout for `liveness`; may raise `ConfigError`."""
     return queries.read_stream(spark, conf, _servers(conf), LIVENESS)
 
 
@@ -55,8 +52,7 @@ def pulses(spark: SparkSession, conf: Conf) -> DataFrame:
 def liveness(ages: DataFrame, conf: Conf) -> DataStreamWriter:
     """Return a sink that keeps the liveness tables of the stream `ages`.
 
-    Raises `ConfigError` if ``pipeline.tables.dir`` is a URL, and `TableError` if another process
-    writes these tables.
+    Raises `TableError` if another process writes these tables.
     """
     return _sink(ages, conf, LIVENESS)
 

@@ -1,7 +1,7 @@
 """The table ``worker_events``: events that follow from two liveness tables.
 
 Events are dated by receipt: a worker is late from its newest pulse's receipt plus the limit. The
-newest pulse, as no other is known, dates a start, move or return.
+newest pulse dates a start, move or return.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Question:
     """An analysis, and the columns and rows of the table that are analysed.
 
     `narrowed` returns the rows that can lead to a finding. The analysis reads back `past_secs`
-    (None: a ``current`` table), and runs again for newer rows, or after `every_secs`.
+    (None: a ``current`` table), and runs again after `every_secs`, or for newer rows.
     """
 
     rule: str

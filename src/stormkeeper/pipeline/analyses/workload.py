@@ -165,7 +165,7 @@ def unusual_throughput(
     ``value`` is the median of the last buckets in tuples per second, ``threshold`` the limit that
     was crossed. A fall below a tenth of that limit is critical. Throughput is what the spouts
     acked; or emitted, if nothing is acked; or what bolts executed, if no spout has counts. `rollup`
-    is ``rollup_10m``, or another with its `bucket_secs`; with a day of past, times of day count.
+    is ``rollup_10m``, or another with its `bucket_secs`.
     """
     end = after(F.col("bucket"), bucket_secs)
     past_secs = DAY_SECS + (RECENT + PAST + 1) * bucket_secs
