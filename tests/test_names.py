@@ -15,6 +15,7 @@ from stormkeeper.names import (
     root_fault,
     split_host_port,
     topology_fault,
+    topology_name,
 )
 
 PARTS = st.sampled_from(["a", "..", ".", "", "~", "C:", "é", "\\", "\0", "x" * 300]) | st.text()
@@ -153,3 +154,16 @@ def test_a_host_and_its_port_in_one_word(host, written):
 @pytest.mark.parametrize("text", ["a", "a:", ":67", "::1:67", "[a]:67", "[::1]", "a:x", "a:123456"])
 def test_texts_without_host_and_port(text):
     assert split_host_port(text) is None
+
+
+@pytest.mark.parametrize(
+    ("storm_id", "name"),
+    [
+        ("word-count-1-1700000000", "word-count"),
+        ("a-2-3-4", "a-2"),
+        ("no-number-x", "no-number-x"),
+        ("-1-2", "-1-2"),
+    ],
+)
+def test_a_topologys_name_is_in_its_id(storm_id, name):
+    assert topology_name(storm_id) == name

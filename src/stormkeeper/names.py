@@ -44,6 +44,9 @@ _NOT_IN_ZOOKEEPER: Final = re.compile(
 _TOPOLOGY: Final = re.compile(r"[^/.:\\]+")
 _BLOB_KEY: Final = re.compile(r"[\w \t._-]+")
 
+#: A topology's id: name, sequence number and time of submission.
+_STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
+
 #: A label of a host name: letters of any script, digits, - and _ (as in Docker's names).
 _LABEL: Final = re.compile(r"(?!-)[\w-]{1,63}(?<!-)")
 
@@ -95,6 +98,16 @@ def topology_fault(name: str) -> str | None:
     if fault := name_fault(name) or blob_key_fault(name + _LONGEST_END):
         return f"{begin}, as its code is kept under it: {fault}"
     return None
+
+
+def topology_name(storm_id: str) -> str:
+    """Return the name in a topology's id, or the id itself if not of Storm's form.
+
+    >>> topology_name("word-count-1-1700000000")
+    'word-count'
+    """
+    match = _STORM_ID.fullmatch(storm_id)
+    return match[1] if match else storm_id
 
 
 def blob_key_fault(key: str) -> str | None:

@@ -1,7 +1,6 @@
 import datetime as dt
 
 import pyarrow as pa
-import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, Position
@@ -102,19 +101,6 @@ def test_rows_that_are_wanted_together_are_not_copied():
     mask = pa.chunked_array([[False], [False, True, True, False], [False]])
     assert rows.where(table, mask)["x"].to_pylist() == [3, 4]
     assert rows.where(table, pa.array([False] * 6)).schema == table.schema
-
-
-@pytest.mark.parametrize(
-    ("storm_id", "name"),
-    [
-        ("word-count-1-1700000000", "word-count"),
-        ("a-2-3-4", "a-2"),
-        ("no-number-x", "no-number-x"),
-        ("-1-2", "-1-2"),
-    ],
-)
-def test_a_topologys_name_is_in_its_id(storm_id, name):
-    assert rows.topology_name(storm_id) == name
 
 
 def test_workers_are_found_in_another_table():

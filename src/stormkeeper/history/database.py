@@ -19,6 +19,7 @@ from stormkeeper.errors import TableError
 from stormkeeper.history import manifest
 from stormkeeper.history.manifest import read_error
 from stormkeeper.history.table_reader import SPARK_TYPES, Tables
+from stormkeeper.names import topology_name
 
 _TYPES: Final = SPARK_TYPES | {"timestamp[us, tz=UTC]": "timestamptz"}
 
@@ -30,8 +31,6 @@ _COMPONENTS: Final = "components"
 _THREADS: Final = 2
 
 _PATTERN: Final = re.compile(r"[][*?]")
-
-_STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 
 class HistoryDatabase:
@@ -140,12 +139,11 @@ def of_id(storm_id: str) -> tuple[str, list[str]]:
 
     Files are sorted by name: a condition on the id alone would read all of them.
     """
-    found = _STORM_ID.fullmatch(storm_id)
-    return "topology = ? AND storm_id = ?", [found[1] if found else storm_id, storm_id]
+    return "topology = ? AND storm_id = ?", [topology_name(storm_id), storm_id]
 
 
 def is_id(given: str) -> bool:
-    return _STORM_ID.fullmatch(given) is not None
+    return topology_name(given) != given
 
 
 def of_topology(given: str) -> list[tuple[str, list[str]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 
 from stormkeeper.heartbeats.change_pages import ChangePage
 from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.names import topology_name
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline.decoding.layout import HEARTBEAT, plain
 
@@ -53,9 +53,6 @@ SCHEMA: Final = pa.schema(
 
 #: The columns that identify a worker.
 WORKER: Final = pa.schema([("storm_id", pa.string()), ("node", pa.string()), ("port", pa.int32())])
-
-#: A topology's id: name, sequence number and time of submission.
-_STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 PASSED_ON: Final = [name for name in SCHEMA.names if name != "details"]
 
@@ -187,16 +184,6 @@ def positions(table: pa.Table, among: pa.Table) -> pa.Array:
 def worker_table(workers: Iterable[WorkerId]) -> pa.Table:
     """Return a row per worker, with the columns `WORKER`."""
     return pa.Table.from_pylist([worker._asdict() for worker in workers], WORKER)
-
-
-def topology_name(storm_id: str) -> str:
-    """Return the name in a topology's id, or the id itself if not of Storm's form.
-
-    >>> topology_name("word-count-1-1700000000")
-    'word-count'
-    """
-    match = _STORM_ID.fullmatch(storm_id)
-    return match[1] if match else storm_id
 
 
 def topology_names(storm_ids: pa.ChunkedArray) -> pa.Array:

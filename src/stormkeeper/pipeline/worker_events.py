@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stormkeeper.heartbeats.liveness import LivenessLimits, Status
+from stormkeeper.names import topology_name
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.table_columns import WORKER_EVENTS
 
@@ -177,6 +178,6 @@ def _table(found: list[_Event], limits: LivenessLimits) -> pa.Table:
         for name in ("event", "from_server", "evidence")
     }
     columns["at"] = rows.timestamps(event.at for event in found)
-    columns["topology"] = [rows.topology_name(worker.storm_id) for worker in workers]
+    columns["topology"] = [topology_name(worker.storm_id) for worker in workers]
     columns["timeout_secs"] = [limits.timeout_of(worker.storm_id) for worker in workers]
     return pa.table(columns, schema=WORKER_EVENTS)
