@@ -18,6 +18,7 @@ import re
 import struct
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import IO, Any
 
 from py4j import protocol
@@ -54,32 +55,35 @@ def query_id(batch: Any) -> str | None:
 
 
 @contextlib.contextmanager
-def wrapped(wrap: Callable[[BatchFunction], BatchFunction]) -> Iterator[None]:
+def replaced(class_: type, **attributes: Any) -> Iterator[None]:
+    """Replace attributes of a class of PySpark or py4j in this block."""
+    before = {name: vars(class_)[name] for name in attributes}
+    for name, attribute in attributes.items():
+        setattr(class_, name, attribute)
+    try:
+        yield
+    finally:
+        for name, attribute in before.items():
+            setattr(class_, name, attribute)
+
+
+def wrapped(wrap: Callable[[BatchFunction], BatchFunction]) -> AbstractContextManager[None]:
     """Apply `wrap` to each ``foreachBatch`` function given in this block."""
     for_each_batch = DataStreamWriter.foreachBatch
 
     def wrapping(writer: DataStreamWriter, func: Callable[[Any, int], None]) -> DataStreamWriter:
         return for_each_batch(writer, wrap(func))
 
-    DataStreamWriter.foreachBatch = wrapping  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        DataStreamWriter.foreachBatch = for_each_batch  # type: ignore[method-assign]
+    return replaced(DataStreamWriter, foreachBatch=wrapping)
 
 
 @contextlib.contextmanager
 def answered() -> Iterator[None]:
     """Answer every call of the JVM in this block, whatever the called code raises."""
-    classes: tuple[Any, ...] = (ClientServerConnection, CallbackConnection)
-    before = [cls._call_proxy for cls in classes]
-    for cls, call in zip(classes, before, strict=True):
-        cls._call_proxy = _answering(call)
-    try:
+    with contextlib.ExitStack() as stack:
+        for class_ in (ClientServerConnection, CallbackConnection):
+            stack.enter_context(replaced(class_, _call_proxy=_answering(class_._call_proxy)))
         yield
-    finally:
-        for cls, call in zip(classes, before, strict=True):
-            cls._call_proxy = call
 
 
 def _answering(call: Callable[[Any, str, Any], str]) -> Callable[[Any, str, Any], str]:

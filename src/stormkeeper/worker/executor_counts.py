@@ -9,13 +9,13 @@ As in Storm, a window has twenty buckets: a count stays for 19 to 20 twentieths.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from stormkeeper.daemon import spark_callbacks
 from stormkeeper.thrift.records import (
     BoltStats,
     ExecutorSpecificStats,
@@ -336,8 +337,7 @@ class ScriptCounts(BatchCounter):
         return bool(self._components)
 
 
-@contextlib.contextmanager
-def count_written_frames(events: QueryEvents) -> Iterator[None]:
+def count_written_frames(events: QueryEvents) -> AbstractContextManager[None]:
     """Count the rows of every streaming frame that this process writes."""
     write_stream = ClassicDataFrame.__dict__["writeStream"]
     numbers = itertools.count(1)
@@ -349,8 +349,4 @@ def count_written_frames(events: QueryEvents) -> Iterator[None]:
         writer: DataStreamWriter = write_stream.__get__(frame)
         return writer
 
-    ClassicDataFrame.writeStream = property(counting)  # type: ignore[assignment,method-assign]
-    try:
-        yield
-    finally:
-        ClassicDataFrame.writeStream = write_stream  # type: ignore[method-assign]
+    return spark_callbacks.replaced(ClassicDataFrame, writeStream=property(counting))

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.daemon.spark_callbacks import replaced
 from stormkeeper.errors import StormkeeperError, TopologyError, WorkerError
 from stormkeeper.topology import description, faults, script_source
 from stormkeeper.topology.bolt_source import check_bolts
@@ -287,14 +288,10 @@ def _ended_by(end: type[BaseException], *calls: tuple[type, str]) -> Iterator[No
     def raising(*_: Any, **__: Any) -> NoReturn:
         raise end
 
-    before = [(class_, name, getattr(class_, name)) for class_, name in calls]
-    for class_, name in calls:
-        setattr(class_, name, raising)
-    try:
+    with contextlib.ExitStack() as stack:
+        for class_, name in calls:
+            stack.enter_context(replaced(class_, **{name: raising}))
         yield
-    finally:
-        for class_, name, method in before:
-            setattr(class_, name, method)
 
 
 if __name__ == "__main__":

@@ -154,22 +154,14 @@ class BatchGate:
 
         To a waiting caller, a query that ends at the gate looks like any stopped query.
         """
-        waits: list[tuple[type, str, Callable[..., bool | None]]] = [
-            (StreamingQuery, "awaitTermination", StreamingQuery.awaitTermination),
-            (
-                StreamingQueryManager,
-                "awaitAnyTermination",
-                StreamingQueryManager.awaitAnyTermination,
-            ),
-        ]
-        for cls, name, wait in waits:
-            setattr(cls, name, _without_stop_error(wait))
-        try:
-            with spark_callbacks.wrapped(self.guard):
-                yield
-        finally:
-            for cls, name, wait in waits:
-                setattr(cls, name, wait)
+        one = _without_stop_error(StreamingQuery.awaitTermination)
+        any_ = _without_stop_error(StreamingQueryManager.awaitAnyTermination)
+        with (
+            spark_callbacks.wrapped(self.guard),
+            spark_callbacks.replaced(StreamingQuery, awaitTermination=one),
+            spark_callbacks.replaced(StreamingQueryManager, awaitAnyTermination=any_),
+        ):
+            yield
 
 
 def _without_stop_error(wait: Callable[..., bool | None]) -> Callable[..., bool | None]:

@@ -282,8 +282,7 @@ class WorkerSession:
 
         `before_stop` is called before such code stops the session.
         """
-        builder = SparkSession.Builder
-        get_or_create = builder.getOrCreate
+        get_or_create = SparkSession.Builder.getOrCreate
         get_active = SparkSession.__dict__["getActiveSession"]
         stop = SparkSession.stop
 
@@ -309,15 +308,12 @@ class WorkerSession:
             before_stop()
             stop(session)
 
-        builder.getOrCreate = ours  # type: ignore[method-assign,assignment]
-        SparkSession.getActiveSession = classmethod(ours_if_none)  # type: ignore[assignment]
-        SparkSession.stop = stop_ours  # type: ignore[method-assign,assignment]
-        try:
+        given = {"getActiveSession": classmethod(ours_if_none), "stop": stop_ours}
+        with (
+            spark_callbacks.replaced(SparkSession.Builder, getOrCreate=ours),
+            spark_callbacks.replaced(SparkSession, **given),
+        ):
             yield
-        finally:
-            builder.getOrCreate = get_or_create  # type: ignore[method-assign]
-            SparkSession.getActiveSession = get_active  # type: ignore[method-assign]
-            SparkSession.stop = stop  # type: ignore[method-assign]
 
     def adapt(self) -> None:
         """Apply changed settings, or log that Spark cannot."""

@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from stormkeeper.daemon import spark_callbacks
 from stormkeeper.daemon.spark import Starts
 from stormkeeper.errors import ClaimedError, TopologyError, WorkerError
 from stormkeeper.topology import faults
@@ -304,17 +305,10 @@ class FileSinks:
         if options.get("path"):
             _check(str(options["path"]), options)
 
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
+    def installed(self) -> contextlib.AbstractContextManager[None]:
         """Record options, and check each writer that any code starts."""
-        methods = {name: getattr(DataStreamWriter, name) for name in _METHODS}
-        for name, method in methods.items():
-            setattr(DataStreamWriter, name, self._recording(method))
-        try:
-            yield
-        finally:
-            for name, method in methods.items():
-                setattr(DataStreamWriter, name, method)
+        methods = {name: self._recording(getattr(DataStreamWriter, name)) for name in _METHODS}
+        return spark_callbacks.replaced(DataStreamWriter, **methods)
 
     def _recording(self, method: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(method)
