@@ -1,6 +1,8 @@
 import logging
 import os
 import threading
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -10,12 +12,13 @@ from stormkeeper.conf import defaults
 from stormkeeper.errors import PacemakerUnavailableError, StateUnavailableError
 from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, GlobalStreamId
-from stormkeeper.thrift.serialization import Compression, deserialize, serialize
+from stormkeeper.thrift.serialization import Codec, Compression, deserialize, serialize
+from stormkeeper.worker import heartbeat as worker_heartbeat
 from stormkeeper.worker.executor_counts import ALL_TIME, ComponentWork, WorkerStatistics
 from stormkeeper.worker.heartbeat import (
     AliveFile,
     Beater,
-    heartbeat,
+    HeartbeatBuilder,
     next_due,
     warn_of_silent_pacemakers,
 )
@@ -24,6 +27,30 @@ from support.topologies import executor
 from support.waiting import DEADLINE_SECS, until
 
 WINDOWS = ["600", "10800", "86400", ALL_TIME]
+
+
+NOW = 1_700_000_000
+
+
+class IdleJvm:
+    silent_ms = None
+
+    def activities(self, _):
+        return []
+
+
+def record(statistics, *, completed=False):
+    """Return a worker's heartbeat, nine seconds after its start."""
+    builder = HeartbeatBuilder(
+        *("wc-1-1", statistics, IdleJvm(), Codec()),
+        name_of=lambda run: run.name,
+        waiting=lambda: None,
+    )
+    builder._began = 0.0
+    builder.has_completed = completed
+    clocks = SimpleNamespace(time=lambda: NOW, monotonic=lambda: 9.0)
+    with patch.object(worker_heartbeat, "time", clocks):
+        return builder.current()
 
 
 def beat(*, completed=False):
@@ -37,13 +64,7 @@ def beat(*, completed=False):
         "totals": ComponentWork(executed={"words": 40}),
     }
     statistics.record("totals", done, 0.0)
-    return heartbeat(
-        "wc-1-1",
-        statistics.snapshot(0.0),
-        time_secs=1_700_000_000,
-        uptime_secs=9,
-        completed=completed,
-    )
+    return record(statistics, completed=completed)
 
 
 def test_heartbeat_reads_back():
@@ -80,8 +101,7 @@ def test_partial_batches_are_reported_only_if_any():
 
 
 def stats_of(statistics):
-    record = heartbeat("wc-1-1", statistics.snapshot(0.0), time_secs=5, uptime_secs=0)
-    (stats,) = record.executor_stats.values()
+    (stats,) = record(statistics).executor_stats.values()
     return stats
 
 
@@ -113,9 +133,9 @@ def test_sink_emits_no_stream():
 
 
 def test_a_worker_that_is_starting_has_no_executors_yet():
-    record = heartbeat("wc-1-1", [], time_secs=5, uptime_secs=0)
-    assert record.executor_stats == {}
-    assert (record.storm_id, record.time_secs, record.uptime_secs) == ("wc-1-1", 5, 0)
+    made = record(WorkerStatistics())
+    assert made.executor_stats == {}
+    assert (made.storm_id, made.time_secs, made.uptime_secs) == ("wc-1-1", NOW, 9)
 
 
 class World:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import TypeVar
 
 import psutil
@@ -111,6 +111,21 @@ class ClusterLink:
         """Queue a report until ZooKeeper is reached."""
         with self._changed:
             self._reports.append(report)
+
+    def ask(self, question: Callable[[StormClusterState], Value]) -> Future[Value]:
+        """Queue a question like a report; return the future answer, or `StormkeeperError`."""
+        answer: Future[Value] = Future()
+
+        def answering(storm: StormClusterState) -> None:
+            try:
+                answer.set_result(question(storm))
+            except StateUnavailableError:
+                raise  # retried
+            except StormkeeperError as error:
+                answer.set_exception(error)
+
+        self.report(answering)
+        return answer
 
     def flush(self, timeout_secs: float) -> bool:
         """Wait until all reports are written; return False after the timeout."""
@@ -299,21 +314,16 @@ class WorkerReports(ClusterLink):
         """
         if owner.cluster != self._cluster:
             return owner.host == self._host and not _is_running(owner)
-        answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
-
-        def look(storm: StormClusterState) -> None:
-            gone = False
-            with contextlib.suppress(StormkeeperError):
-                gone = storm.storm_base(owner.topology) is None
-                gone = gone or owner.query in storm.ended_queries(owner.topology)
-            answers.put(gone)
-
         if not self._is_supervised:
             return False
-        self.report(look)
+
+        def is_gone(storm: StormClusterState) -> bool:
+            is_killed = storm.storm_base(owner.topology) is None
+            return is_killed or owner.query in storm.ended_queries(owner.topology)
+
         try:
-            return answers.get(timeout=REPORT_SECS)
-        except queue.Empty:
+            return self.ask(is_gone).result(REPORT_SECS)
+        except (TimeoutError, StormkeeperError):
             return False
 
     def begin_claim(self, query: str, stopping: Callable[[], bool]) -> None:
@@ -326,26 +336,15 @@ class WorkerReports(ClusterLink):
             return
         claim, storm_id = self._job.claims[query], self._job.storm_id
         launch = LaunchClaim(claim.epoch, claim.counter)
-        answers: queue.SimpleQueue[bool | StormkeeperError] = queue.SimpleQueue()
-
-        def write(storm: StormClusterState) -> None:
-            try:
-                answers.put(storm.begin_claim(storm_id, query, launch))
-            except StateUnavailableError:
-                raise  # retried
-            except StormkeeperError as error:
-                answers.put(error)
-
-        self.report(write)
+        answer = self.ask(lambda storm: storm.begin_claim(storm_id, query, launch))
         began, is_logged = time.monotonic(), False
         while not stopping():
-            with contextlib.suppress(queue.Empty):
-                answer = answers.get(timeout=_ANSWER_SECS)
-                if isinstance(answer, StormkeeperError):
+            with contextlib.suppress(TimeoutError):
+                if error := answer.exception(_ANSWER_SECS):
                     raise WorkerError(
-                        f"the begin of the query {query!r} cannot be recorded: {answer}", query
-                    ) from answer
-                if not answer:
+                        f"the begin of the query {query!r} cannot be recorded: {error}", query
+                    ) from error
+                if not answer.result():
                     raise ClaimedError(f"the query {query!r} was given to another worker")
                 return
             if not is_logged and time.monotonic() > began + _PATIENCE_SECS:

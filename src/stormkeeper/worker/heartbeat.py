@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,8 @@ from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.stores import HeartbeatSender
 from stormkeeper.state import backends
-from stormkeeper.thrift.records import (
-    ClusterWorkerHeartbeat,
-    ExecutorInfo,
-    ExecutorStats,
-    QueryActivity,
-)
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo
 from stormkeeper.thrift.serialization import Codec
-from stormkeeper.topology.plan import Executor
 from stormkeeper.worker.executor_counts import WorkerStatistics
 from stormkeeper.worker.query_events import QueryRun
 from stormkeeper.worker.spark_watch import JvmWatch
@@ -69,8 +63,8 @@ class HeartbeatBuilder:
 
     def current(self) -> ClusterWorkerHeartbeat:
         return self._record(
-            completed=self.has_completed,
-            queries=self._jvm.activities(self._name_of),
+            completed=self.has_completed or None,
+            queries=self._jvm.activities(self._name_of) or None,
             jvm_silent_ms=self._jvm.silent_ms,
         )
 
@@ -80,45 +74,19 @@ class HeartbeatBuilder:
 
     def _record(self, query: str | None = None, **more: Any) -> ClusterWorkerHeartbeat:
         now = time.monotonic()
-        executors = self._statistics.snapshot(now)
-        return heartbeat(
-            self._storm_id,
-            [each for each in executors if query is None or each[0].query == query],
+        return ClusterWorkerHeartbeat(
+            storm_id=self._storm_id,
+            executor_stats={
+                ExecutorInfo(executor.task_start, executor.task_end): stats
+                for executor, stats in self._statistics.snapshot(now)
+                if query is None or executor.query == query
+            },
             time_secs=int(time.time()),
             uptime_secs=int(now - self._began),
-            inactive=self.is_inactive,
+            inactive=self.is_inactive or None,
             waiting=self._waiting(),
             **more,
         )
-
-
-def heartbeat(
-    storm_id: str,
-    executors: Iterable[tuple[Executor, ExecutorStats]],
-    *,
-    time_secs: int,
-    uptime_secs: int,
-    completed: bool = False,
-    inactive: bool = False,
-    queries: Sequence[QueryActivity] = (),
-    jvm_silent_ms: int | None = None,
-    waiting: str | None = None,
-) -> ClusterWorkerHeartbeat:
-    """Build a heartbeat; `executors` is empty while the worker starts."""
-    return ClusterWorkerHeartbeat(
-        storm_id=storm_id,
-        executor_stats={
-            ExecutorInfo(task_start=executor.task_start, task_end=executor.task_end): stats
-            for executor, stats in executors
-        },
-        time_secs=time_secs,
-        uptime_secs=uptime_secs,
-        completed=completed or None,
-        inactive=inactive or None,
-        queries=[*queries] or None,
-        jvm_silent_ms=jvm_silent_ms,
-        waiting=waiting,
-    )
 
 
 def next_due(due: float, period: float, now: float) -> float:

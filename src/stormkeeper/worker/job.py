@@ -22,16 +22,12 @@ from stormkeeper.errors import ConfigError, SerializationError, WorkerError
 from stormkeeper.topology import description
 from stormkeeper.topology.description import Description
 from stormkeeper.topology.package import manifest
-from stormkeeper.topology.package.archive import PLAIN, TIME
 from stormkeeper.topology.package.manifest import PackageManifest
 from stormkeeper.topology.plan import Claim
 from stormkeeper.topology.topology import Topology
 
 #: Archive of a package's code. Spark needs distinct names of sent files.
 _ARCHIVE: Final = "stormkeeper-topology-code.zip"
-
-#: A folder's attributes in a zip: the mode, and DOS's flag for a folder.
-_FOLDER: Final = (0o040755 << 16) | 0x10
 
 
 @dataclass(frozen=True)
@@ -73,27 +69,15 @@ class UnpackedPackage:
     def write_code(self, folder: Path) -> Path:
         """Write an archive of the code for executors elsewhere; return the path.
 
-        The archive has only the manifest's files, and always the same bytes. Raises `OSError`.
+        The archive has only the manifest's files. Raises `OSError`.
         """
-        prefix = manifest.CODE
-        names = sorted(
-            file.name.removeprefix(prefix)
-            for file in self.manifest.files
-            if file.name.startswith(prefix)
-        )
-        place = folder / _ARCHIVE
+        prefix, place = manifest.CODE, folder / _ARCHIVE
+        names = [PurePosixPath(f.name) for f in self.manifest.files if f.name.startswith(prefix)]
+        # Python finds a package without __init__.py only if its folder is an entry.
+        parents = {parent for name in names for parent in [*name.parents][:-2]}
         with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
-            # Python finds a package without __init__.py only if its folder is an entry.
-            parents = {str(up) for name in names for up in [*PurePosixPath(name).parents][:-1]}
-            for parent in sorted(parents):
-                entry = zipfile.ZipInfo(f"{parent}/", TIME)
-                entry.external_attr = _FOLDER
-                archive.writestr(entry, b"")
-            for name in names:
-                entry = zipfile.ZipInfo(name, TIME)
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                entry.external_attr = PLAIN << 16
-                archive.writestr(entry, (self.code / name).read_bytes())
+            for name in sorted({*parents, *names}):
+                archive.write(self.folder / name, name.relative_to(prefix))
         return place
 
 
