@@ -24,7 +24,6 @@ WORK = SlotAssignment("counts-1-1", {"out": "1-1-a", "in": "1-2-b"})
     ("other", "is_same"),
     [
         (replace(WORK, claims={"in": "2-1-a", "out": "2-2-b"}), True),
-        (replace(WORK, version="2"), True),
         (replace(WORK, claims={"out": "1-1-a"}), False),
         (replace(WORK, storm_id="counts-2-1"), False),
         (None, False),
@@ -39,7 +38,7 @@ def test_when_it_runs_again_is_no_part_of_a_start():
     crashed = replace(WORK, crashes=CrashSeries(2, 1_700_000_000, "disk full"))
     assert WORK.is_same_start(crashed)
     assert crashed.is_same_start(WORK)
-    assert not WORK.is_same_start(replace(WORK, version="2"))
+    assert not WORK.is_same_start(replace(WORK, memory_bytes=2))
     assert not WORK.is_same_start(None)
 
 

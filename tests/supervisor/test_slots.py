@@ -211,7 +211,6 @@ class TestEnd:
             OTHER,
             replace(COUNTS, claims={"out": "1-7-c"}),
             replace(COUNTS, claims={"out": "1-1-a", "more": "1-1-a"}),
-            replace(COUNTS, version="2"),
             replace(COUNTS, memory_bytes=2**31),
         ],
     )

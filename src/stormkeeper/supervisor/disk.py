@@ -22,7 +22,6 @@ import shutil
 import tempfile
 import time
 import uuid
-import zlib
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
@@ -289,12 +288,10 @@ class LocalState:
         """
         path = self._folder / _STARTS
         text = (self._read(path) or b"").strip()
-        digits, _, checksum = text.partition(b" ")
-        # Older supervisors wrote no checksum.
-        is_whole = digits.isdigit() and checksum in (b"", _checksum(digits))
-        last = max(int(digits) if is_whole else int(time.time()), self._last_start)
+        digits = text.partition(b" ")[0]  # a checksum of older supervisors follows
+        last = max(int(digits) if digits.isdigit() else int(time.time()), self._last_start)
         self._last_start = number = last + 1
-        self._write(path, b"%d %s\n" % (number, _checksum(b"%d" % number)))
+        self._write(path, b"%d\n" % number)
         return number
 
     def load(self) -> dict[int, SlotRecord]:
@@ -346,7 +343,3 @@ class LocalState:
             raise SupervisorError(
                 f"{path} cannot be written ({error}): make space, or the folder writable"
             ) from error
-
-
-def _checksum(text: bytes) -> bytes:
-    return b"%08x" % zlib.crc32(text)

@@ -20,8 +20,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -83,10 +83,6 @@ _PORT: Final = re.compile(r"[1-9][0-9]{0,4}")
 _CURRENT: Final = "worker.log"
 _NAME: Final = re.compile(r"worker\.log(\.[0-9]{1,6}(\.gz)?)?")
 
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-#: Non-blocking, as opening a pipe would wait for its other end.
-_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-
 
 class LogName(NamedTuple):
     """The name of a log: ``ID/PORT/NAME``."""
@@ -134,8 +130,8 @@ def is_topology(storm_id: str) -> bool:
 class LogFiles:
     """The logs in the folder `Directories.all_artifacts`. Thread-safe.
 
-    No other file can be reached: each of a name's three parts is checked and opened below the part
-    before, no link is followed, and only a regular file is read.
+    No other file can be reached: a name has no other parts, and no link below the folder is
+    followed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -149,11 +145,11 @@ class LogFiles:
         if not is_topology(storm_id):
             return []
         found: list[_LogEntry] = []
-        with suppress(FileNotFoundError, NotADirectoryError), self._opened(storm_id) as topology:
-            with os.scandir(topology) as entries:
-                ports = sorted(int(each.name) for each in entries if _PORT.fullmatch(each.name))
+        # A folder may be removed meanwhile, or be an operator's file.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            slots = self._inside(storm_id).iterdir()
+            ports = sorted(int(slot.name) for slot in slots if _PORT.fullmatch(slot.name))
             for each in ports if port is None else [port]:
-                # The folder may be removed meanwhile, or be an operator's file.
                 with suppress(FileNotFoundError, NotADirectoryError):
                     found += self._of_slot(storm_id, each)
         return found[:MOST_FILES]
@@ -161,51 +157,40 @@ class LogFiles:
     def read(self, name: LogName, start: int | None, length: int) -> _Piece:
         """Read up to `length` bytes from `start`, or else the last bytes; raises `OSError`."""
         length = min(length, MOST_BYTES)
-        with self._opened(name.storm_id, str(name.port), file=name.name) as opened:
-            status = os.fstat(opened)
-            if not stat.S_ISREG(status.st_mode):
-                raise FileNotFoundError(name)
+        path = self._inside(name.storm_id, str(name.port), name.name)
+        if not path.is_file():
+            raise FileNotFoundError(name)
+        with path.open("rb") as opened:
+            status = os.fstat(opened.fileno())
             if start is None:
                 start = max(0, status.st_size - length)
             # Not beyond the reported size: the file grows meanwhile.
-            data = os.pread(opened, max(0, min(length, status.st_size - start)), start)
+            data = os.pread(opened.fileno(), max(0, min(length, status.st_size - start)), start)
         return _Piece(_identity(status), start, status.st_size, data)
 
     def _of_slot(self, storm_id: str, port: int) -> list[_LogEntry]:
-        def file(name: str, status: os.stat_result) -> Iterator[_LogEntry]:
-            if stat.S_ISREG(status.st_mode):
-                named = str(LogName(storm_id, port, name))
-                yield _LogEntry(named, port, _identity(status), status.st_size, status.st_mtime)
+        slot = self._inside(storm_id, str(port))
 
-        found: list[_LogEntry] = []
-        current: list[_LogEntry] = []
-        with self._opened(storm_id, str(port)) as slot:
-            # Read first, so that a rotation meanwhile duplicates lines and loses none.
-            with suppress(FileNotFoundError):
-                status = os.stat(_CURRENT, dir_fd=slot, follow_symlinks=False)
-                current += file(_CURRENT, status)
-            with os.scandir(slot) as entries:
-                for entry in entries:
-                    if entry.name != _CURRENT and _NAME.fullmatch(entry.name):
-                        with suppress(FileNotFoundError):
-                            found += file(entry.name, entry.stat(follow_symlinks=False))
-        return [*sorted(found, key=lambda each: each.modified), *current]
+        def entries(files: Iterable[Path]) -> Iterator[_LogEntry]:
+            for file in files:
+                with suppress(FileNotFoundError):
+                    status = file.lstat()
+                    if _NAME.fullmatch(file.name) and stat.S_ISREG(status.st_mode):
+                        size, modified = status.st_size, status.st_mtime
+                        name = str(LogName(storm_id, port, file.name))
+                        yield _LogEntry(name, port, _identity(status), size, modified)
 
-    @contextmanager
-    def _opened(self, *folders: str, file: str | None = None) -> Iterator[int]:
+        # Read first, so that a rotation meanwhile duplicates lines and loses none.
+        current = [*entries([slot / _CURRENT])]
+        others = entries(file for file in slot.iterdir() if file.name != _CURRENT)
+        return [*sorted(others, key=lambda each: each.modified), *current]
+
+    def _inside(self, *names: str) -> Path:
         # The top folder may be an operator's link.
-        held = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        steps = [(name, _FOLDER) for name in folders]
-        if file is not None:
-            steps.append((file, _FILE))
-        try:
-            for name, how in steps:
-                below = os.open(name, how, dir_fd=held)
-                os.close(held)
-                held = below
-            yield held
-        finally:
-            os.close(held)
+        path = self._folder.resolve().joinpath(*names)
+        if path.resolve() != path:
+            raise FileNotFoundError(path)
+        return path
 
 
 def _identity(status: os.stat_result) -> str:

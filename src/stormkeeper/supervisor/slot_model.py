@@ -53,7 +53,6 @@ class SlotAssignment:
 
     storm_id: str
     claims: dict[str, str] = field(default_factory=dict)
-    version: str = ""
     memory_bytes: int | None = None
     restart: Restart = Restart.ON_FAILURE
     #: Of the same queries before this start, in any slot.
