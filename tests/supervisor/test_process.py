@@ -19,7 +19,7 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.supervisor.worker_processes import WorkerProcesses
-from stormkeeper.thrift.records import Assignment, ClusterWorkerHeartbeat, NodeInfo
+from stormkeeper.thrift.records import Assignment, NodeInfo
 from stormkeeper.topology.package.code import collect
 from support.packages import contents, of_folder, packed, tree, wheel
 from support.supervisors import OTHER_PORT, PORT, is_alive, runs
@@ -149,11 +149,9 @@ def test_workers_outlive_their_supervisor_and_are_adopted(leader, supervisor, su
     assert is_alive(start["pid"])
     assert supervisor.starts(WC) == [start], "no other was started beside it"
 
-    # Nobody knows the exit code of an adopted worker. The cluster's state says that it was done.
+    # An adopted worker writes its exit code, which only its parent would get.
     leader.storm.state.delete_node(paths.last_error(JOB, "out"))
-    beat = ClusterWorkerHeartbeat(JOB, {}, 1_700_000_000, 9)
-    leader.storm.set_query_ended(JOB, "out", beat)
-    order.write_text("0 unsaid")
+    order.write_text("0")
     until(lambda: record(leader, node).used_ports == [PORT])
     assert leader.storm.last_error(JOB, "out") is None
     assert len(supervisor.starts(JOB, OTHER_PORT)) == 2

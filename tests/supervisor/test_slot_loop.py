@@ -6,15 +6,21 @@ import pytest
 from stormkeeper.supervisor.slot_loop import SlotLoop
 from stormkeeper.supervisor.worker_processes import WorkerLook
 
-ENDED = WorkerLook(process=None, is_alive=False, exit_code=0, members=())
 
-
-@pytest.mark.parametrize("is_done", [None, False, True])
-def test_an_end_that_the_worker_did_not_say_waits_for_zookeeper(is_done):
-    loop = SimpleNamespace(
-        _context=SimpleNamespace(files=SimpleNamespace(written_exit_code=lambda _: None)),
-        _workers={"w1": None},
-        _is_done=lambda *_: is_done,
-    )
-    judged = SlotLoop._judged(cast(Any, loop), "w1", ENDED, 0.0)
-    assert (judged and judged.is_premature) == (None if is_done is None else not is_done)
+@pytest.mark.parametrize(
+    ("exit_code", "written", "judged"),
+    [
+        (0, None, (0, True)),
+        (4, None, (4, True)),
+        (1, None, (1, False)),
+        (None, None, (None, False)),
+        (0, 0, (0, False)),
+        (None, 4, (4, False)),
+    ],
+)
+def test_only_a_written_exit_code_ends_a_worker_in_order(exit_code, written, judged):
+    files = SimpleNamespace(written_exit_code=lambda _: written)
+    loop = SimpleNamespace(_context=SimpleNamespace(files=files))
+    ended = WorkerLook(process=None, is_alive=False, exit_code=exit_code, members=())
+    found = SlotLoop._judged(cast(Any, loop), "w1", ended)
+    assert (found.exit_code, found.is_premature) == judged

@@ -27,11 +27,9 @@ from stormkeeper.errors import (
     EngineError,
     ListenError,
     StateError,
-    StateUnavailableError,
     SupervisorError,
 )
 from stormkeeper.state import backends
-from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.worker_reports import ErrorLimits
 from stormkeeper.supervisor import registration
@@ -110,7 +108,6 @@ def _serve(
             times=SlotTimeouts.from_conf(conf),
             monitor_secs=conf["supervisor.monitor.frequency.secs"],
             beat_secs=conf["worker.heartbeat.frequency.secs"],
-            ended_queries=lambda storm_id: _ended_queries(storm, storm_id),
             state=state,
             processes=WorkerProcesses(str(directories.supervisor), _control_groups()),
             directories=directories,
@@ -176,12 +173,6 @@ def _control_groups() -> ControlGroups | None:
         return None
     log.info("the memory of workers is limited by the kernel, in groups in %s", groups.above)
     return groups
-
-
-def _ended_queries(storm: StormClusterState, storm_id: str) -> frozenset[str]:
-    if storm.state.connection is not ConnectionState.CONNECTED:
-        raise StateUnavailableError("ZooKeeper is not reached")
-    return storm.ended_queries(storm_id)
 
 
 def _listener(conf: Conf) -> socket.socket | None:

@@ -12,12 +12,12 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
-from stormkeeper.errors import ConfigError, StateError, StormkeeperError, SupervisorError
+from stormkeeper.errors import ConfigError, StormkeeperError, SupervisorError
 from stormkeeper.supervisor import process_table, slot_model
 from stormkeeper.supervisor.assignments import Assigned, Orders, find_orders, find_stopped
 from stormkeeper.supervisor.disk import Directories, LocalState, Needed
@@ -41,10 +41,6 @@ _SOON_FOR_SECS: Final = 20.0
 #: Longest pause between two turns, for the health page.
 _REST_SECS: Final = 1.0
 
-#: Grace period before an adopted worker with unknown exit code counts as crashed: most outages of
-#: ZooKeeper are shorter.
-_UNREAD_SECS: Final = 120.0
-
 _STRAYS_SECS: Final = 60.0
 
 _END_SECS: Final = 10.0
@@ -60,8 +56,6 @@ class SupervisorContext:
     #: Between looks at workers' processes, and at their signs of life.
     monitor_secs: float
     beat_secs: float
-    #: The queries of a topology that are recorded as ended.
-    ended_queries: Callable[[str], frozenset[str]]
     state: LocalState
     processes: WorkerProcesses
     directories: Directories
@@ -79,8 +73,6 @@ class _Worker:
     ended_at: float = inf
     #: Last sign of life, in nanoseconds; None before the first.
     beat: int | None = None
-    is_done: bool | None = None
-    is_logged: bool = False
 
 
 class SlotLoop:
@@ -246,9 +238,7 @@ class SlotLoop:
             else:
                 self._waiter.forget(worker_id)
                 worker.ended_at = min(worker.ended_at, now)
-            judged = look if look.is_alive else self._judged(worker_id, look, now)
-            if judged is None:
-                continue  # retried at the next look
+            judged = look if look.is_alive else self._judged(worker_id, look)
             for event in judged.events(worker_id):
                 self._handle(worker.port, event)
             if is_to_measure and look.is_alive:
@@ -262,39 +252,12 @@ class SlotLoop:
         )
         self._look_due = time.monotonic() + period
 
-    def _judged(self, worker_id: str, look: WorkerLook, now: float) -> WorkerLook | None:
-        """Add an ended worker's exit code; None if that is not yet known.
-
-        User code can end the process with any code, so a worker writes the end of its queries to a
-        file, or else to the cluster's state.
-        """
+    def _judged(self, worker_id: str, look: WorkerLook) -> WorkerLook:
+        """Add the exit code that an ended worker has written, as code of a user may end it, too."""
         written = self._context.files.written_exit_code(worker_id)
         if written is not None:
             return replace(look, exit_code=written)
-        code, worker = look.exit_code, self._workers[worker_id]
-        if code is None:
-            is_done = self._is_done(worker, now)
-            return None if is_done is None else replace(look, exit_code=0 if is_done else None)
-        is_done = code == 0 and self._is_done(worker, now)
-        if is_done is None:
-            return None
-        return replace(look, is_premature=code in WRITTEN_CODES and not is_done)
-
-    def _is_done(self, worker: _Worker, now: float) -> bool | None:
-        # None: to be read again.
-        record = self._records[worker.port].worker
-        if worker.is_done is None and record is not None:
-            queries, storm_id = record.assignment.claims.keys(), record.assignment.storm_id
-            try:
-                worker.is_done = queries <= self._context.ended_queries(storm_id)
-            except StateError as error:
-                if not worker.is_logged:
-                    log.warning("the ended queries of %s cannot be read yet: %s", storm_id, error)
-                    worker.is_logged = True
-                if now < worker.ended_at + _UNREAD_SECS:
-                    return None
-                worker.is_done = False
-        return bool(worker.is_done)
+        return replace(look, is_premature=look.exit_code in WRITTEN_CODES)
 
     def _rest(self) -> None:
         dues = [time.monotonic() + _REST_SECS]

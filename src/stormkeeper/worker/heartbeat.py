@@ -255,7 +255,7 @@ def write_exit_code(alive: Path | None, code: int) -> None:
         return
     try:
         alive.with_name(_ENDED).write_text(str(code))
-    except OSError as error:  # the cluster's state also records ended queries
+    except OSError as error:  # Nimbus takes ended queries away from the slot
         log.warning("the intended exit code %d cannot be written: %s", code, error)
 
 
