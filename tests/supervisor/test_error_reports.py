@@ -4,9 +4,10 @@ import time
 
 import pytest
 
+from stormkeeper.daemon.children import last_lines
 from stormkeeper.errors import StateUnavailableError
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.supervisor.registration import ErrorReports, last_lines
+from stormkeeper.supervisor.registration import ErrorReports
 from stormkeeper.supervisor.slot_model import SlotAssignment
 from stormkeeper.thrift.serialization import Codec
 from stormkeeper.topology.faults import crash, crash_with_cause

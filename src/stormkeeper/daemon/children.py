@@ -95,6 +95,17 @@ def _family(pid: int) -> list[psutil.Process]:
         return []
 
 
+def last_lines(log: Path) -> str:
+    """Return the last lines of a log; empty without a log."""
+    try:
+        with log.open("rb") as opened:
+            opened.seek(max(0, opened.seek(0, os.SEEK_END) - ERROR_BYTES))
+            text = opened.read(ERROR_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-ERROR_LINES:])
+
+
 class Child:
     """A child process, which ends with the calling thread. Raises `ChildError` if none can start.
 
@@ -158,12 +169,7 @@ class Child:
             return list(self._lines), self._line_count
 
     def log_tail(self) -> str:
-        text = ""
-        with contextlib.suppress(FileNotFoundError), self.log.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - ERROR_BYTES))
-            text = log.read(ERROR_BYTES).decode(errors="replace")
-        lines = text.splitlines() or self.output()[0]
-        return "\n".join(lines[-ERROR_LINES:])
+        return last_lines(self.log) or "\n".join(self.output()[0][-ERROR_LINES:])
 
     def new_log_lines(self) -> list[str]:
         """Return the complete lines of the log since the last call."""

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -194,10 +193,6 @@ _MOST_REPORTS: Final = 100
 
 _REPORT_END_SECS: Final = 3.0
 
-#: Lines of a worker's log in a report, and the bytes at the log's end with them.
-_LINES: Final = 25
-_BYTES: Final = 64 * 1024
-
 _LOG_END: Final = "\nIts log ends with:\n"
 
 
@@ -292,14 +287,3 @@ class ErrorReports:
             if of_it:
                 found[component] = of_it[0]
         return found
-
-
-def last_lines(file: Path) -> str:
-    """Return the last lines of a worker's log; empty without a log."""
-    try:
-        with file.open("rb") as opened:
-            opened.seek(max(0, opened.seek(0, os.SEEK_END) - _BYTES))
-            text = opened.read(_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-_LINES:])

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
+from stormkeeper.daemon.children import last_lines
 from stormkeeper.errors import ConfigError, StormkeeperError, SupervisorError
 from stormkeeper.supervisor import process_table, slot_model
 from stormkeeper.supervisor.assignments import Assigned, Orders, find_orders, find_stopped
@@ -25,7 +26,7 @@ from stormkeeper.supervisor.disk_cleanup import CheckpointRemoval, DiskCleanup
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.supervisor.http_pages import FOREIGN, SupervisorStatus
 from stormkeeper.supervisor.process_table import ProcessWaiter
-from stormkeeper.supervisor.registration import ErrorReports, Machine, Registration, last_lines
+from stormkeeper.supervisor.registration import ErrorReports, Machine, Registration
 from stormkeeper.supervisor.slot_model import Restart, SlotAssignment, SlotRecord, SlotTimeouts
 from stormkeeper.supervisor.slots import WRITTEN_CODES, SlotMachine, SlotState, SlotStatus
 from stormkeeper.supervisor.topology_code import LocalTopologyCode, PreparationThreads

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -137,7 +136,6 @@ class Claims:
         self.lost: dict[str, Claim] = {}
         #: Owners of greater claims in other topologies, by query.
         self.occupied: dict[str, Owner] = {}
-        self._lock = threading.Lock()
 
     def take(self, query: str, claim: Claim | None = None) -> None:
         """Claim a query before the start, with the job's claim or else with `claim`.
@@ -215,17 +213,13 @@ class Claims:
         return newer is None
 
     def are_all_kept(self) -> bool:
-        lost = [query for query in [*self._taken] if not self.is_kept(query)]
-        return not lost
+        return all(self.is_kept(query) for query in [*self._taken])
 
     def _lose(self, query: str, newer: Claim) -> None:
-        with self._lock:
-            if query in self.lost:
-                return
-            self.lost[query] = newer
-        log.warning(
-            "the query %s is left to the worker's start %s, which has claimed it", query, newer
-        )
+        if self.lost.setdefault(query, newer) is newer:
+            log.warning(
+                "the query %s is left to the worker's start %s, which has claimed it", query, newer
+            )
 
     @contextlib.contextmanager
     def watched(self, on_lost: Callable[[str], None]) -> Iterator[None]:

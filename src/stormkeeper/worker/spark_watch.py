@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from stormkeeper.daemon import spark as engine
-from stormkeeper.daemon.periodic import PeriodicThread
+from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.errors import WorkerError
 from stormkeeper.thrift.records import QueryActivity
 from stormkeeper.worker.query_events import QueryEvents, QueryRun, find_query
@@ -99,14 +99,19 @@ class JvmWatch(PeriodicThread):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(
-            "worker-jvm", self._poll, period_secs=_PERIOD_SECS, first_secs=_PERIOD_SECS, clock=clock
+            "worker-jvm",
+            self._poll,
+            period_secs=_PERIOD_SECS,
+            first_secs=_PERIOD_SECS,
+            streak=FailureStreak(_PERIOD_SECS, _PERIOD_SECS),
+            failure="the JVM cannot be asked for the states of its queries",
+            clock=clock,
         )
         self._events = events
         self._reported_secs = reported_secs
         self._ask = ask or _states
         self._lock = threading.Lock()
         self._is_asking = False
-        self._is_failing = False
         self._looked = clock()
         self._silence = 0.0
         self._triggers: dict[str, _Trigger] = {}
@@ -153,16 +158,9 @@ class JvmWatch(PeriodicThread):
             states = self._ask(self._events)
         except (Py4JError, PySparkException, OSError) as error:
             # An error is an answer, too; the end of the JVM is noticed elsewhere.
-            if not self._is_failing:
-                log.debug("the JVM did not report the states of its queries: %s", error)
-            self._is_failing = True
-        except Exception:
-            if not self._is_failing:
-                log.exception("the JVM cannot be asked for the states of its queries")
-            self._is_failing = True
-        else:
-            self._is_failing = False
-        self._record(states)
+            log.debug("the JVM did not report the states of its queries: %s", error)
+        finally:
+            self._record(states)
 
     def _record(self, states: States) -> None:
         with self._lock:
