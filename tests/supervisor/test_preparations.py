@@ -74,29 +74,29 @@ def preparing(code, environments, answers):
 
 
 def test_what_was_done_is_answered(preparing, code, answers):
-    preparing.fetch(6700, 1, "wc")
-    code.go_on.set()
-    assert answers.get(timeout=DEADLINE_SECS) == (6700, Prepared(1))
     with pytest.raises(SupervisorError, match="no environment for wc"):
         preparing.python("wc")
-    preparing.build(6700, 2, "wc")
-    assert answers.get(timeout=DEADLINE_SECS) == (6700, Prepared(2))
+    preparing.begin(6700, 1, "wc")
+    assert preparing.progress("wc") is None
+    code.go_on.set()
+    assert answers.get(timeout=DEADLINE_SECS) == (6700, Prepared(1))
     assert preparing.python("wc") == Path(sys.executable)
 
 
 def test_what_was_not_done_is_answered_with_the_reason(preparing, code, environments, answers):
     code.failure = PeerError("no Nimbus answers")
     code.go_on.set()
-    preparing.fetch(6700, 1, "wc")
+    preparing.begin(6700, 1, "wc")
     assert answers.get(timeout=DEADLINE_SECS) == (6700, PreparationFailed(1, "no Nimbus answers"))
-    environments.failure = EnvironmentBuildError("pip ended")
-    preparing.build(6701, 2, "wc")
+    code.failure, environments.failure = None, EnvironmentBuildError("pip ended")
+    preparing.begin(6701, 2, "wc")
     assert answers.get(timeout=DEADLINE_SECS) == (6701, PreparationFailed(2, "pip ended"))
 
 
-def test_a_defect_is_answered_too(preparing, environments, answers, caplog):
+def test_a_defect_is_answered_too(preparing, code, environments, answers, caplog):
     environments.failure = ZeroDivisionError("a defect")
-    preparing.build(6700, 1, "wc")
+    code.go_on.set()
+    preparing.begin(6700, 1, "wc")
     port, answer = answers.get(timeout=DEADLINE_SECS)
     assert (port, answer.request) == (6700, 1)
     assert "ZeroDivisionError('a defect')" in answer.reason
@@ -104,7 +104,7 @@ def test_a_defect_is_answered_too(preparing, environments, answers, caplog):
 
 
 def test_nothing_is_answered_after_the_end(preparing, code, environments, answers):
-    preparing.fetch(6700, 1, "wc")
+    preparing.begin(6700, 1, "wc")
     (is_wanted,) = until(lambda: code.asked)
     assert is_wanted()
     preparing.close()
@@ -115,7 +115,9 @@ def test_nothing_is_answered_after_the_end(preparing, code, environments, answer
     assert environments.is_closed
 
 
-def test_what_pip_does_is_known_of_each_topology(preparing, answers):
-    preparing.build(6700, 1, "wc")
+def test_what_pip_does_is_known_of_each_topology(preparing, code, environments, answers):
+    environments.failure = EnvironmentBuildError("pip ended")  # it is built again later
+    code.go_on.set()
+    preparing.begin(6700, 1, "wc")
     answers.get(timeout=DEADLINE_SECS)
-    assert (preparing.progress("wc"), preparing.progress("job")) == ("pip: wc", "")
+    assert (preparing.progress("wc"), preparing.progress("job")) == ("pip: wc", None)

@@ -10,12 +10,11 @@ import pytest
 from stormkeeper.supervisor.process_table import ProcessId
 from stormkeeper.supervisor.slot_model import (
     CrashSeries,
-    FetchCode,
     KillWorker,
     MemoryMeasured,
     PreparationFailed,
+    Prepare,
     Prepared,
-    PrepareEnvironment,
     RemoveWorkerFiles,
     ReportCrash,
     ReportProblem,
@@ -66,11 +65,10 @@ class Played:
 
     def start(self, assignment=COUNTS):
         """Come to a worker that was just started; return its id."""
-        (fetch,) = self.say(Wanted(assignment))
-        return self.prepare_and_start(fetch)
+        (prepare,) = self.say(Wanted(assignment))
+        return self.prepare_and_start(prepare)
 
-    def prepare_and_start(self, fetch):
-        (prepare,) = self.say(Prepared(fetch.request))
+    def prepare_and_start(self, prepare):
         (start,) = self.say(Prepared(prepare.request))
         assert isinstance(start, StartWorker)
         assert self.say(WorkerStarted(start.worker_id, PROCESS)) == []
@@ -93,22 +91,20 @@ def played():
 
 
 class TestFromAssignmentToWorker:
-    def test_code_then_environment_then_start(self, played):
+    def test_preparation_then_start(self, played):
         assert played.state is SlotState.EMPTY
         assert played.slot.deadline == inf
-        assert played.say(Wanted(COUNTS)) == [FetchCode(1, COUNTS)]
+        assert played.say(Wanted(COUNTS)) == [Prepare(1, COUNTS)]
         assert played.state is SlotState.WAITING_FOR_CODE
-        assert played.say(Prepared(1)) == [PrepareEnvironment(2, COUNTS)]
-        assert played.state is SlotState.WAITING_FOR_ENVIRONMENT
-        assert played.say(Prepared(2)) == [StartWorker("w1", COUNTS)]
+        assert played.say(Prepared(1)) == [StartWorker("w1", COUNTS)]
         assert played.state is SlotState.WAITING_FOR_WORKER_START
         assert played.say(WorkerStarted("w1", PROCESS)) == []
         assert played.say(SignOfLife("w1")) == []
         assert played.state is SlotState.RUNNING
 
     def test_a_start_is_written_down_before_and_its_process_after(self, played):
-        played.say(Wanted(COUNTS), Prepared(1))
-        first, second = played.slot.handle(Prepared(2), played.now)
+        played.say(Wanted(COUNTS))
+        first, second = played.slot.handle(Prepared(1), played.now)
         assert first == SaveRecord(SlotRecord(COUNTS, WorkerRecord("w1", COUNTS)))
         assert second == StartWorker("w1", COUNTS)
         (third,) = played.slot.handle(WorkerStarted("w1", PROCESS), played.now)
@@ -120,26 +116,23 @@ class TestFromAssignmentToWorker:
         assert played.say(Wanted(replace(COUNTS)), after=1) == []
 
     def test_failed_preparation_backs_off(self, played):
-        (fetch,) = played.say(Wanted(COUNTS))
+        (prepare,) = played.say(Wanted(COUNTS))
         waits = []
         for _ in range(7):
-            reported = played.say(PreparationFailed(fetch.request, "no space"))
+            reported = played.say(PreparationFailed(prepare.request, "no space"))
             assert reported == [ReportProblem(COUNTS, "no space")]
             assert played.slot.status().reason == "no space"
             waits.append(played.slot.deadline - played.now)
             assert played.say(Tick(), after=waits[-1] - 0.5) == []
-            (fetch,) = played.say(Tick(), after=0.5)
-            assert isinstance(fetch, FetchCode)
-        played.say(Prepared(fetch.request))
+            (prepare,) = played.say(Tick(), after=0.5)
+            assert isinstance(prepare, Prepare)
+        played.say(Prepared(prepare.request))
         assert played.slot.status().reason == ""
         assert waits == [3, 6, 12, 24, 48, 60, 60]
 
-    @pytest.mark.parametrize(("answered", "limit"), [(0, TIMES.code), (1, TIMES.environment)])
-    def test_a_preparation_that_takes_too_long_is_given_up(self, played, answered, limit):
+    def test_a_preparation_that_takes_too_long_is_given_up(self, played):
         (asked,) = played.say(Wanted(COUNTS))
-        for _ in range(answered):
-            (asked,) = played.say(Prepared(asked.request))
-        assert played.slot.deadline == played.now + limit
+        assert played.slot.deadline == played.now + TIMES.preparation
         (problem,) = played.tick_at_deadline()
         assert "not there in time" in problem.reason
         assert played.say(Prepared(asked.request)) == []  # too late
@@ -148,7 +141,7 @@ class TestFromAssignmentToWorker:
 
     def test_new_assignment_is_prepared_anew(self, played):
         played.say(Wanted(COUNTS))
-        assert played.say(Wanted(OTHER)) == [FetchCode(2, OTHER)]
+        assert played.say(Wanted(OTHER)) == [Prepare(2, OTHER)]
         assert played.say(Prepared(1)) == []
         assert played.say(Wanted(None)) == []
         assert played.say(Prepared(2)) == []
@@ -156,7 +149,7 @@ class TestFromAssignmentToWorker:
         assert played.records[-1] == SlotRecord()
 
     def test_a_process_that_cannot_be_started_is_a_crash(self, played):
-        played.say(Wanted(COUNTS), Prepared(1), Prepared(2))
+        played.say(Wanted(COUNTS), Prepared(1))
         done = played.say(StartFailed("w1", "no memory"))
         assert done[:2] == [
             RemoveWorkerFiles("w1"),
@@ -216,9 +209,8 @@ class TestEnd:
     )
     def test_change_prepares_while_the_worker_ends(self, played, next_one):
         played.run()
-        assert played.say(Wanted(next_one)) == [TerminateWorker("w1"), FetchCode(3, next_one)]
-        assert played.say(Prepared(3)) == [PrepareEnvironment(4, next_one)]
-        assert played.say(Prepared(4)) == []
+        assert played.say(Wanted(next_one)) == [TerminateWorker("w1"), Prepare(2, next_one)]
+        assert played.say(Prepared(2)) == []
         assert played.say(WorkerEnded("w1", 0)) == []
         assert played.say(WorkerGone("w1")) == [
             RemoveWorkerFiles("w1"),
@@ -229,8 +221,8 @@ class TestEnd:
     def test_there_and_back_again_is_a_new_start_and_no_crash(self, played):
         played.run()
         played.say(Wanted(OTHER))
-        assert played.say(Wanted(COUNTS)) == [FetchCode(4, COUNTS)]
-        played.say(Prepared(4), Prepared(5))
+        assert played.say(Wanted(COUNTS)) == [Prepare(3, COUNTS)]
+        played.say(Prepared(3))
         assert played.say(WorkerGone("w1")) == [RemoveWorkerFiles("w1"), StartWorker("w2", COUNTS)]
 
 
@@ -246,8 +238,7 @@ class TestCrash:
                 ReportCrash(COUNTS, worker_id, "it ended by SIGKILL", crashes, PROCESS),
             ]
             assert played.slot.status().crashes == crashes
-            (prepare,) = played.say(Prepared(done[2].request))
-            started = played.say(Prepared(prepare.request))
+            started = played.say(Prepared(done[2].request))
             waits.append(0.0)
             if not started:
                 assert played.state is SlotState.BACKING_OFF
@@ -260,8 +251,8 @@ class TestCrash:
 
     def test_a_long_run_makes_up_for_earlier_crashes(self, played):
         played.say(WorkerEnded(played.run(), 1))
-        *_, fetch = played.say(WorkerGone("w1"))
-        worker_id = played.prepare_and_start(fetch)
+        *_, prepare = played.say(WorkerGone("w1"))
+        worker_id = played.prepare_and_start(prepare)
         played.say(SignOfLife(worker_id))
         beats = int(TIMES.stable / 10) - 1
         for _ in range(beats):
@@ -274,12 +265,12 @@ class TestCrash:
 
     def test_a_new_claim_is_tried_at_once_and_the_count_goes_on(self, played):
         played.say(WorkerEnded(played.run(), 1))
-        *_, fetch = played.say(WorkerGone("w1"))
-        played.say(WorkerEnded(played.prepare_and_start(fetch), 1))
+        *_, prepare = played.say(WorkerGone("w1"))
+        played.say(WorkerEnded(played.prepare_and_start(prepare), 1))
         played.say(WorkerGone("w2"))
         again = replace(COUNTS, claims={"out": "1-9-z"})
-        (fetch,) = played.say(Wanted(again))
-        played.prepare_and_start(fetch)
+        (prepare,) = played.say(Wanted(again))
+        played.prepare_and_start(prepare)
         played.say(WorkerEnded("w3", 1))
         crash = played.say(WorkerGone("w3"))[1]
         assert crash.crashes == 3
@@ -294,17 +285,16 @@ class TestCrash:
     @pytest.mark.parametrize("restart", Restart)
     def test_what_never_ran_is_started_whatever_is_said_of_ends(self, played, restart):
         assignment = replace(COUNTS, restart=restart)
-        (fetch,) = played.say(Wanted(assignment))
-        (prepare,) = played.say(Prepared(fetch.request))
+        (prepare,) = played.say(Wanted(assignment))
         (start,) = played.say(Prepared(prepare.request))
-        *_, fetch = played.say(StartFailed(start.worker_id, "no space"))
-        assert isinstance(fetch, FetchCode)
+        *_, prepare = played.say(StartFailed(start.worker_id, "no space"))
+        assert isinstance(prepare, Prepare)
 
     def test_an_unknown_exit_code_counts_as_a_failure(self, played):
         played.run()
         done = played.say(WorkerGone("w1"))
         assert "exit code is not known" in done[1].reason
-        assert isinstance(done[2], FetchCode)
+        assert isinstance(done[2], Prepare)
 
     @pytest.mark.parametrize(
         ("restart", "exit_code", "state"),
@@ -332,7 +322,7 @@ class TestCrash:
             record = played.slot.record()
             assert record.outcome is SlotOutcome(state.value)
             assert Played(record).say(Wanted(assignment)) == [], "nor after a restart"
-            assert played.say(Wanted(OTHER)) == [FetchCode(3, OTHER)]
+            assert played.say(Wanted(OTHER)) == [Prepare(2, OTHER)]
 
     @pytest.mark.parametrize(
         ("before", "after", "exit_code", "state"),
@@ -370,9 +360,9 @@ class TestCrash:
         worker_id = played.run(replace(COUNTS, restart=restart))
         for _ in range(3):
             played.say(WorkerEnded(worker_id, AGAIN))
-            clean_up, fetch = played.say(WorkerGone(worker_id))
+            clean_up, prepare = played.say(WorkerGone(worker_id))
             assert clean_up == RemoveWorkerFiles(worker_id)
-            worker_id = played.prepare_and_start(fetch)
+            worker_id = played.prepare_and_start(prepare)
         assert played.slot.status().crashes == 0
         assert played.slot.status().reason == ""
 
@@ -391,7 +381,7 @@ class TestCrash:
         assert played.say(Wanted(OTHER)) == []
         done = played.say(WorkerGone("w1"))
         assert done[1] == ReportCrash(COUNTS, "w1", "it ended with exit code 3", 1, PROCESS)
-        assert isinstance(done[2], FetchCode)
+        assert isinstance(done[2], Prepare)
         assert played.slot.status().crashes == 0
 
 
@@ -467,11 +457,11 @@ class TestWatched:
 def test_work_that_has_crashed_elsewhere_goes_on_with_that_count():
     moved = replace(COUNTS, crashes=CrashSeries(4, 1_000, "it ended with exit code 1"))
     played = Played()
-    (fetch,) = played.say(Wanted(moved))
+    (prepare,) = played.say(Wanted(moved))
     status = played.slot.status()
     assert (status.crashes, status.crashing_since) == (4, 1_000)
     assert status.reason == "it ended with exit code 1"
-    worker_id = played.prepare_and_start(fetch)  # at once: the leader has decided anew
+    worker_id = played.prepare_and_start(prepare)  # at once: the leader has decided anew
     done = played.say(WorkerEnded(worker_id, 1), WorkerGone(worker_id))
     assert [each.crashes for each in done if isinstance(each, ReportCrash)] == [5]
     assert played.slot.record().crashing_since == 1_000
@@ -498,12 +488,12 @@ class TestAfterARestart:
 
     def test_one_that_was_being_ended_is_ended(self):
         played = Played(replace(self.RECORD, wanted=OTHER))
-        assert played.say(Tick()) == [TerminateWorker("w7"), FetchCode(1, OTHER)]
+        assert played.say(Tick()) == [TerminateWorker("w7"), Prepare(1, OTHER)]
 
     def test_one_that_is_gone_is_started_again(self):
         played = Played(self.RECORD)
         done = played.say(WorkerGone("w7"))
-        assert [type(one) for one in done] == [RemoveWorkerFiles, ReportCrash, FetchCode]
+        assert [type(one) for one in done] == [RemoveWorkerFiles, ReportCrash, Prepare]
         assert done[1].crashes == 3
 
     def test_recorded_but_unstarted_worker_is_gone(self):
@@ -517,6 +507,6 @@ class TestAfterARestart:
     def test_the_wait_after_crashes_is_kept(self):
         played = Played(SlotRecord(COUNTS, None, crashes=5))
         played.say(Tick())
-        assert played.say(Prepared(1), Prepared(2)) == [PrepareEnvironment(2, COUNTS)]
+        assert played.say(Prepared(1)) == []
         assert played.slot.deadline == played.now + TIMES.delay(5)
         assert isinstance(played.tick_at_deadline()[0], StartWorker)

@@ -10,12 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stormkeeper.supervisor.process_table import ProcessId
 from stormkeeper.supervisor.slot_model import (
-    FetchCode,
     KillWorker,
     MemoryMeasured,
     PreparationFailed,
+    Prepare,
     Prepared,
-    PrepareEnvironment,
     RemoveWorkerFiles,
     ReportCrash,
     Restart,
@@ -84,7 +83,7 @@ class AnyOrder(RuleBasedStateMachine):
         match one:
             case SaveRecord(record):
                 self.written = record
-            case FetchCode(request) | PrepareEnvironment(request):
+            case Prepare(request):
                 self.requests.append(request)
             case StartWorker(worker_id, assignment):
                 assert not any(self.alive.values()), "two workers in one slot"
@@ -120,8 +119,7 @@ class AnyOrder(RuleBasedStateMachine):
     def all_goes_well(self):
         """Come to a worker that runs, so that there is one most of the time."""
         self.next_start = "works"
-        for _ in range(2):
-            self.newest_is_prepared()
+        self.newest_is_prepared()
         for worker_id in list(self.alive):
             self.say(SignOfLife(worker_id))
 

@@ -67,7 +67,7 @@ class SmallSupervisor:
         match one:
             case slot_model.SaveRecord(record):
                 self.state.save({PORT: record})
-            case slot_model.FetchCode(request) | slot_model.PrepareEnvironment(request):
+            case slot_model.Prepare(request):
                 self.say(slot_model.Prepared(request))
             case slot_model.StartWorker(worker_id, assignment):
                 command = WorkerCommand(

@@ -285,9 +285,11 @@ class SlotLoop:
         )
 
     def _with_progress(self, slot: SlotStatus) -> SlotStatus:
-        if slot.state is SlotState.WAITING_FOR_ENVIRONMENT and slot.assignment is not None:
+        if slot.state is SlotState.WAITING_FOR_CODE and slot.assignment is not None:
             progress = self._preparations.progress(slot.assignment.storm_id)
-            return replace(slot, reason=progress or slot.reason)
+            if progress is not None:
+                state = SlotState.WAITING_FOR_ENVIRONMENT
+                return replace(slot, state=state, reason=progress or slot.reason)
         return slot
 
     # --- the slots' instructions ---------------------------------------------------------------
@@ -309,10 +311,8 @@ class SlotLoop:
         match one:
             case slot_model.SaveRecord(record):
                 self._save_record(port, record)
-            case slot_model.FetchCode(request, assignment):
-                self._preparations.fetch(port, request, assignment.storm_id)
-            case slot_model.PrepareEnvironment(request, assignment):
-                self._preparations.build(port, request, assignment.storm_id)
+            case slot_model.Prepare(request, assignment):
+                self._preparations.begin(port, request, assignment.storm_id)
             case slot_model.StartWorker(worker_id, assignment):
                 return self._start_worker(port, worker_id, assignment)
             case slot_model.TerminateWorker(worker_id):

@@ -113,9 +113,8 @@ class SlotTimeouts:
     kill_again: float = 1.0
     #: From the first SIGKILL to the report that it has no effect, and between two reports.
     stuck: float = 120.0
-    code: float = 600.0
-    #: Longer than the timeouts in `environments`.
-    environment: float = 2100.0
+    #: Of code and environment; longer than the timeouts of both.
+    preparation: float = 2700.0
     #: Pauses before a preparation is retried, doubled each time.
     first_retry: float = 3.0
     last_retry: float = 60.0
@@ -160,14 +159,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Answer to `FetchCode` or `PrepareEnvironment`."""
+    """Answer to `Prepare`."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class PreparationFailed:
-    """A `FetchCode` or `PrepareEnvironment` failed."""
+    """A `Prepare` failed."""
 
     request: int
     reason: str
@@ -243,16 +242,8 @@ class SaveRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchCode:
-    """Fetch the topology's code and configuration, if needed."""
-
-    request: int
-    assignment: SlotAssignment
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareEnvironment:
-    """Build the topology's Python environment, if needed."""
+class Prepare:
+    """Fetch the topology's code, and build its Python environment, as far as needed."""
 
     request: int
     assignment: SlotAssignment
@@ -312,8 +303,7 @@ class RemoveWorkerFiles:
 
 Instruction = (
     SaveRecord
-    | FetchCode
-    | PrepareEnvironment
+    | Prepare
     | StartWorker
     | TerminateWorker
     | KillWorker

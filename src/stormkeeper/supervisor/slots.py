@@ -42,7 +42,10 @@ _MORE = "give it more, or let it do less at a time"
 
 
 class SlotState(Enum):
-    """The state of a slot, as shown to users."""
+    """The state of a slot, as shown to users.
+
+    `SlotMachine` does not tell `WAITING_FOR_ENVIRONMENT` from `WAITING_FOR_CODE`.
+    """
 
     EMPTY = "empty"
     WAITING_FOR_CODE = "waiting for the code"
@@ -68,23 +71,17 @@ class SlotStatus:
     crashing_since: int = 0
 
 
-class _Step(Enum):
-    CODE = auto()
-    ENVIRONMENT = auto()
-    READY = auto()
-
-
 class _Preparation:
-    """The preparation of an assignment: first the code, then the environment.
+    """The preparation of an assignment: code and environment.
 
-    A step that fails or is late is retried after longer and longer pauses.
+    A failed or late preparation is retried after longer and longer pauses.
     """
 
     def __init__(
         self, assignment: SlotAssignment, times: SlotTimeouts, requests: "count[int]"
     ) -> None:
         self.assignment = assignment
-        self.step = _Step.CODE
+        self.is_ready = False
         self.deadline = -inf
         self.reason = ""
         self._times = times
@@ -93,23 +90,17 @@ class _Preparation:
         self._request: int | None = None
 
     def proceed(self, now: float) -> list[Instruction]:
-        if self.step is _Step.READY or now < self.deadline:
+        if self.is_ready or now < self.deadline:
             return []
         if self._request is not None:
-            what = "the code" if self.step is _Step.CODE else "the environment"
-            return self._failed(f"{what} was not there in time", now)
+            return self._failed("code and environment were not there in time", now)
         self._request = next(self._requests)
-        if self.step is _Step.CODE:
-            self.deadline = now + self._times.code
-            return [slot_model.FetchCode(self._request, self.assignment)]
-        self.deadline = now + self._times.environment
-        return [slot_model.PrepareEnvironment(self._request, self.assignment)]
+        self.deadline = now + self._times.preparation
+        return [slot_model.Prepare(self._request, self.assignment)]
 
     def prepared(self, request: int) -> None:
         if request == self._request:
-            self.step = _Step.ENVIRONMENT if self.step is _Step.CODE else _Step.READY
-            self._request, self.deadline = None, -inf
-            self._failures, self.reason = 0, ""
+            self.is_ready, self._request, self.reason = True, None, ""
 
     def not_prepared(self, request: int, reason: str, now: float) -> list[Instruction]:
         return self._failed(reason, now) if request == self._request else []
@@ -209,7 +200,7 @@ class SlotMachine:
             if self._crashes:
                 dues.append(worker.running_since + self._times.stable)
         if (preparation := self._preparation) is not None:
-            if preparation.step is not _Step.READY:
+            if not preparation.is_ready:
                 dues.append(preparation.deadline)
             elif worker is None:
                 dues.append(self._not_before)
@@ -246,11 +237,8 @@ class SlotMachine:
             return SlotState.COMPLETED if is_completed else SlotState.FAILED
         if self._preparation is None:
             return SlotState.EMPTY
-        return {
-            _Step.CODE: SlotState.WAITING_FOR_CODE,
-            _Step.ENVIRONMENT: SlotState.WAITING_FOR_ENVIRONMENT,
-            _Step.READY: SlotState.BACKING_OFF,
-        }[self._preparation.step]
+        is_ready = self._preparation.is_ready
+        return SlotState.BACKING_OFF if is_ready else SlotState.WAITING_FOR_CODE
 
     # --- events --------------------------------------------------------------------------------
 
@@ -422,7 +410,7 @@ class SlotMachine:
         preparation = self._preparation
         if self._worker is not None or preparation is None or now < self._not_before:
             return
-        if preparation.step is not _Step.READY:
+        if not preparation.is_ready:
             return
         self._preparation = None
         wanted = preparation.assignment

@@ -222,26 +222,19 @@ class PreparationThreads:
         self._pythons: dict[str, Path] = {}
         self._building: dict[str, str] = {}
 
-    def fetch(self, port: int, request: int, storm_id: str) -> None:
-        self._begin(
-            *(port, request, f"code {storm_id}"),
-            lambda: self._code.fetch(storm_id, lambda: not self._closed.is_set()),
-        )
+    def begin(self, port: int, request: int, storm_id: str) -> None:
+        """Fetch the code and build the environment on a thread."""
+        threading.Thread(
+            target=self._run, args=(port, request, storm_id), name=f"code {storm_id}", daemon=True
+        ).start()
 
-    def build(self, port: int, request: int, storm_id: str) -> None:
-        def build() -> None:
-            manifest, unpacked = self._code.manifest(storm_id), self._code.unpacked(storm_id)
-            self._building[storm_id] = self._environments.identity(manifest) or ""
-            python = self._environments.python(manifest, unpacked, wait_secs=_WAIT_SECS)
-            self._pythons[storm_id] = python
-
-        self._begin(port, request, f"environment {storm_id}", build)
-
-    def progress(self, storm_id: str) -> str:
-        return self._environments.progress(self._building.get(storm_id, ""))
+    def progress(self, storm_id: str) -> str | None:
+        """Return pip's last step, perhaps empty; None if the code is not there yet."""
+        building = self._building.get(storm_id)
+        return None if building is None else self._environments.progress(building)
 
     def python(self, storm_id: str) -> Path:
-        """Return the Python that `build` has prepared; raises `SupervisorError`."""
+        """Return the Python of a prepared topology; raises `SupervisorError`."""
         try:
             return self._pythons[storm_id]
         except KeyError:
@@ -252,18 +245,23 @@ class PreparationThreads:
         self._closed.set()
         self._environments.close()
 
-    def _begin(self, port: int, request: int, name: str, do: Callable[[], None]) -> None:
-        def run() -> None:
-            answer: Event = Prepared(request)
-            try:
-                do()
-            except StormkeeperError as error:
-                answer = PreparationFailed(request, str(error))
-            except Exception as error:
-                # The slot gets an answer at once, and retries.
-                log.exception("the %s cannot be prepared, by a defect of Stormkeeper", name)
-                answer = PreparationFailed(request, f"an error of the supervisor: {error!r}")
-            if not self._closed.is_set():
-                self._answer(port, answer)
+    def _run(self, port: int, request: int, storm_id: str) -> None:
+        answer: Event = Prepared(request)
+        try:
+            self._prepare(storm_id)
+        except StormkeeperError as error:
+            answer = PreparationFailed(request, str(error))
+        except Exception as error:
+            # The slot gets an answer at once, and retries.
+            log.exception("%s cannot be prepared, by a defect of Stormkeeper", storm_id)
+            answer = PreparationFailed(request, f"an error of the supervisor: {error!r}")
+        if not self._closed.is_set():
+            self._answer(port, answer)
 
-        threading.Thread(target=run, name=name, daemon=True).start()
+    def _prepare(self, storm_id: str) -> None:
+        self._building.pop(storm_id, None)
+        self._code.fetch(storm_id, lambda: not self._closed.is_set())
+        manifest, unpacked = self._code.manifest(storm_id), self._code.unpacked(storm_id)
+        self._building[storm_id] = self._environments.identity(manifest) or ""
+        python = self._environments.python(manifest, unpacked, wait_secs=_WAIT_SECS)
+        self._pythons[storm_id] = python
