@@ -73,7 +73,7 @@ def test_after_a_restart_of_the_machine_no_worker_runs(state, monkeypatch):
         (b"\x00" * 300, "malformed"),
         (b"\xac\xed\x00\x05sr", "."),
         (b"[1]", "Expected `object`"),
-        (b'{"slots": {}}', "its version is None, not 1"),
+        (b'{"slots": {}}', "missing required field `version`"),
         (b'{"version": 2, "boot": "x", "slots": {}, "more": 1}', "its version is 2, not 1"),
         (b'{"version": 1, "boot": "x"}', "missing required field `slots`"),
         (b'{"version": 1, "boot": "x", "slots": {"6700": {"crashes": "3"}}}', "Expected `int`"),

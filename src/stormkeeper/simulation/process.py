@@ -330,26 +330,11 @@ def truth_lines(path: Path | None) -> Iterator[Tell | None]:
     if path is None:
         yield None
         return
-    with _writing(path):
+    try:
         # Buffered by lines: readers see an event at once.
-        file = path.open("w", encoding="utf-8", buffering=1)
-
-    def tell(event: dict[str, Any]) -> None:
-        with _writing(path):
-            file.write(json.dumps(event, separators=(",", ":")) + "\n")
-
-    try:
-        yield tell
-    finally:
-        with _writing(path):
-            file.close()
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
+        with path.open("w", encoding="utf-8", buffering=1) as file:
+            yield lambda event: print(json.dumps(event, separators=(",", ":")), file=file)
+    except OSError as error:  # a simulation has no others: a lost connection is made again
         raise SimulationError(
             f"cannot write the truth to {path}: {error.strerror}; name another file with --truth"
         ) from error

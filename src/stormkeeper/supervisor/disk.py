@@ -301,13 +301,12 @@ class LocalState:
         if text is None:
             return {}
         try:
-            version = msgspec.json.decode(text, type=dict[str, Any]).get("version")
-            if version != _VERSION:
-                self._set_aside(path, f"its version is {version!r}, not {_VERSION}")
-                return {}
             saved = msgspec.json.decode(text, type=_Slots)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             self._set_aside(path, str(error))
+            return {}
+        if saved.version != _VERSION:
+            self._set_aside(path, f"its version is {saved.version}, not {_VERSION}")
             return {}
         if saved.boot == process_table.boot_id():
             return saved.slots
