@@ -112,7 +112,6 @@ class SlotLoop:
         self._unsaved = ""
         self.failure = ""
         self.ready = threading.Event()
-        self._lock = threading.Lock()
         self._messages: deque[tuple[int, slot_model.Event] | Assigned] = deque()
         self._waiter = ProcessWaiter()
         self._is_closed = False
@@ -169,7 +168,8 @@ class SlotLoop:
         if self._assignments is not None:
             # First, as later events judge silence.
             self._check_beats()
-        for message in self._received():
+        while self._messages:
+            message = self._messages.popleft()
             if isinstance(message, Mapping):
                 self._assignments = message
                 self._assign()
@@ -403,12 +403,5 @@ class SlotLoop:
         )
 
     def _send(self, message: tuple[int, slot_model.Event] | Assigned) -> None:
-        with self._lock:
-            self._messages.append(message)
+        self._messages.append(message)
         self._waiter.wake()
-
-    def _received(self) -> list[tuple[int, slot_model.Event] | Assigned]:
-        with self._lock:
-            messages = list(self._messages)
-            self._messages.clear()
-        return messages

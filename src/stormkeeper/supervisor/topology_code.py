@@ -60,7 +60,6 @@ class LocalTopologyCode:
         self._storm = storm
         self._peers = peers
         self._directories = directories
-        self._lock = threading.Lock()
         self._fetching: dict[str, threading.Lock] = {}
         #: Held while code is searched or removed.
         self._disk = threading.RLock()
@@ -72,9 +71,7 @@ class LocalTopologyCode:
         A second caller waits for the first. Raises `CodeError` or `StateError` if the fetch fails,
         `SupervisorError` if the code cannot be run or stored.
         """
-        with self._lock:
-            turn = self._fetching.setdefault(storm_id, threading.Lock())
-        with turn:
+        with self._fetching.setdefault(storm_id, threading.Lock()):
             is_connected = self._storm.state.connection is ConnectionState.CONNECTED
             # Without ZooKeeper the local code is used at once.
             if not is_connected and self._is_there(storm_id, None):
