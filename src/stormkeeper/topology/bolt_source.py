@@ -35,12 +35,14 @@ _WRITER = frozenset(
 
 _STARTS = ("start", "toTable")
 
+_WITHOUT_SOURCE = (OSError, TypeError, SyntaxError, ValueError, RecursionError)
+
 
 def check_bolts(topology: Topology) -> None:
     """Raise `TopologyError` for the first bolt that returns the wrong thing."""
     read = {source for each in topology.components.values() for source in each.inputs}
     for bolt in topology.components.values():
-        with contextlib.suppress(OSError, TypeError, SyntaxError):  # there is no source
+        with contextlib.suppress(*_WITHOUT_SOURCE):
             if bolt.kind == "bolt":
                 _check(bolt, is_read=bolt.id in read)
 
@@ -54,7 +56,7 @@ def _check(bolt: Component, *, is_read: bool) -> None:
         return
     if inspect.isgeneratorfunction(bolt.function):
         return
-    fault = _fault(bolt, function, _frames(bolt, function, source), is_read=is_read)
+    fault = _fault(bolt, function, _frames(bolt, source), is_read=is_read)
     if fault is not None:
         node, text = fault
         where = f"{inspect.getsourcefile(bolt.function)}, line {first + node.lineno - 1}"
@@ -87,19 +89,16 @@ def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             yield from _own(ast.iter_child_nodes(node))
 
 
-def _frames(bolt: Component, function: ast.FunctionDef, source: str) -> set[str]:
+def _frames(bolt: Component, source: str) -> set[str]:
     """Return the parameters that are inputs, and are never bound to anything else."""
-    parameters = (*function.args.posonlyargs, *function.args.args)
-    names = [parameter.arg for parameter in parameters if parameter.arg not in SERVICES]
-    scopes = [symtable.symtable(source, bolt.id, "exec")]
-    for scope in scopes:
+    parameters = inspect.signature(bolt.function).parameters
+    names = [name for name in parameters if name not in SERVICES]
+    bound: set[str] = set()
+    scopes = symtable.symtable(source, bolt.id, "exec").get_children()
+    while scopes:
+        scope = scopes.pop()
         scopes += scope.get_children()
-    bound = {
-        symbol.get_name()
-        for scope in scopes[1:]
-        for symbol in scope.get_symbols()
-        if symbol.is_assigned()
-    }
+        bound.update(symbol.get_name() for symbol in scope.get_symbols() if symbol.is_assigned())
     return {*names[: len(bolt.inputs)]} - bound
 
 
