@@ -54,9 +54,6 @@ _HOST_PORT: Final = re.compile(
     r"(?:\[(?P<v6>[^\]]*:[^\]]*)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]{1,5})"
 )
 
-#: Placeholders that a template left in a file.
-_PLACEHOLDER: Final = re.compile(r"\$\{?\w|%\w+%|\{\{|<[^<>]*>|@\w+@")
-
 
 def printable(text: str, keep: str = "") -> str:
     r"""Return a text with unprintable characters escaped, except `keep`.
@@ -153,8 +150,6 @@ def host_fault(host: str) -> str | None:
     """Return the fault of a host name, or an IP address without brackets."""
     if is_ipv6(host):
         return None
-    if _PLACEHOLDER.search(host):
-        return f"{host!r} is a placeholder: put the name of the host there"
     labels = host.removesuffix(".").split(".")
     if len(host.encode(errors="replace")) > _MAX_HOST_BYTES or not all(
         map(_LABEL.fullmatch, labels)

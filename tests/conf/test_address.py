@@ -58,11 +58,11 @@ def test_possible_hosts(name):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        *((name, "placeholder") for name in ("${host}", "$HOST", "%zookeeper%", "{{ a }}", "<a>")),
         *(
             (name, "no host name")
             for name in ("", "a..b", "-a", "a-", "a" * 64, "a b", "a:1", "a\n")
         ),
+        *((name, "no host name") for name in ("${host}", "$HOST", "%zookeeper%", "{{ a }}", "<a>")),
         *((name, "no host name") for name in (".".join(["a" * 60] * 5), "a\u202eb")),
         *((name, "no IPv4 address") for name in ("10.0.0.256", "10.1", "1.2.3.4.5")),
     ],

@@ -57,9 +57,6 @@ def _split(text: str) -> tuple[str, str | None]:
         host, colon, port = text.partition(":")
         if host and not any(char.isspace() or char in "/,[]" for char in host):
             return check_host(host), port if colon else None
-    fault = host_fault(text)
-    if fault is not None and "placeholder" in fault:
-        raise ConfigError(fault)
     raise ConfigError(f"{text!r} is not host, host:port or [IPv6 address]:port")
 
 
