@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -97,35 +98,16 @@ def test_files_that_the_script_can_import(asked, local, tmp_path, monkeypatch):
 
 def test_the_tables_are_kept_where_it_is_said(asked, local, tmp_path):
     folder = tmp_path / "of: [tables] #1"
-    assert local("--keep", str(folder)).exit_code == 0
+    assert local("-c", f"pipeline.tables.dir={json.dumps(str(folder))}").exit_code == 0
     conf, request = asked[0]
     assert conf["pipeline.tables.dir"] == str(folder)
     assert conf.is_override("pipeline.tables.dir")
     assert request.pipeline
 
 
-def test_a_url_for_the_tables_stays_one_and_so_can_be_refused(asked, local):
-    assert local("--keep", "s3://bucket/tables").exit_code == 0
-    assert asked[0][0]["pipeline.tables.dir"] == "s3:/bucket/tables"
-
-
-def test_tables_are_not_kept_in_two_folders(asked, local):
-    told = local("--keep", "a", "-c", "pipeline.tables.dir=b")
-    assert told.exit_code == 2
-    assert "--keep DIR is -c pipeline.tables.dir=DIR" in told.output
-    assert asked == []
-
-
 def test_the_pipeline_may_be_left_out(asked, local):
     assert local("--no-pipeline").exit_code == 0
     assert not asked[0][1].pipeline
-
-
-def test_tables_that_nobody_writes_are_not_kept(asked, local):
-    told = local("--no-pipeline", "--keep", "a")
-    assert told.exit_code == 2
-    assert "leave out --no-pipeline" in told.output
-    assert asked == []
 
 
 def test_the_help_says_what_starts_when(storm):

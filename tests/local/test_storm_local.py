@@ -241,7 +241,7 @@ def test_a_job_that_ends_by_itself_is_completed(local, text, tmp_path):
     folder, lines, _ = text
     script, report, kept = (tmp_path / name for name in ("finite.py", "r.json", "kept"))
     script.write_text(FINITE.format(folder=str(folder)))
-    run = local(script, "--report", report, "--keep", kept)
+    run = local(script, "--report", report, "-c", f"pipeline.tables.dir={kept}")
     assert run.end(300) == 0, run.text()
     assert re.search(r"finite-1-\d+ at 670[01] is completed: its queries have ended", run.text())
     assert " is late in " not in run.text()

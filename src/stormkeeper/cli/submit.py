@@ -5,7 +5,6 @@ No message contains a credential, since output is often kept.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -35,7 +34,6 @@ from stormkeeper.cli.output import Progress
 _TIMEOUT = 300.0
 #: The key of the script's arguments in click's context.
 _ARGUMENTS = "stormkeeper.arguments"
-_TABLES = "pipeline.tables.dir"
 #: Suffixes of modules and of archives of modules.
 _MODULES = (".py", ".zip", ".egg")
 
@@ -286,12 +284,6 @@ def _report(_: click.Context, __: click.Parameter, file: Path | None) -> Path | 
     help="Write a report to FILE, as JSON.",
 )
 @click.option(
-    "--keep",
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the pipeline's tables in DIR: the same as -c pipeline.tables.dir=DIR.",
-)
-@click.option(
     "--no-pipeline",
     is_flag=True,
     help="Only the job, without the heartbeat pipeline: no liveness, half the memory.",
@@ -303,7 +295,6 @@ def local(
     py_files: tuple[Path, ...],
     seconds: float | None,
     report: Path | None,
-    keep: Path | None,
     no_pipeline: bool,
 ) -> None:
     """Run TOPOLOGY on a whole cluster on this machine.
@@ -311,7 +302,8 @@ def local(
     The command starts ZooKeeper, two Nimbuses, two supervisors, two Pacemakers and the heartbeat
     pipeline on free ports of the loopback interface, submits TOPOLOGY, and shows them live. Ctrl-C
     ends TOPOLOGY, and then all processes. The pipeline starts when the worker has counted its first
-    rows, or after a minute. Its tables are removed at the end, without --keep.
+    rows, or after a minute. Its tables are removed at the end, unless -c pipeline.tables.dir=DIR
+    names a folder.
 
     TOPOLOGY defines a Topology, or is any PySpark streaming script. Its ARGUMENTS follow --. Faults
     in its source are reported before anything starts. Unknown configuration keys go to TOPOLOGY. It
@@ -321,8 +313,6 @@ def local(
     another process failed. 2: wrong usage or configuration. 69: the extra stormkeeper[spark] is not
     installed.
     """
-    if keep is not None:
-        _keep_tables_in(keep, no_pipeline=no_pipeline)
     with faults():
         extras.require("spark", "storm local")
     conf = load_daemon_conf(has_clients=True, unknown="keep")
@@ -348,15 +338,6 @@ def local(
     with faults():
         code = local_cluster.run(conf, request)
     exit_with(code)
-
-
-def _keep_tables_in(folder: Path, *, no_pipeline: bool) -> None:
-    overrides = settings().overrides
-    if no_pipeline:
-        raise click.UsageError("--keep is for the pipeline's tables: leave out --no-pipeline.")
-    if any(override.partition("=")[0].strip() == _TABLES for override in overrides):
-        raise click.UsageError(f"--keep DIR is -c {_TABLES}=DIR: give one of the two.")
-    overrides.append(f"{_TABLES}={json.dumps(str(folder))}")
 
 
 @command(
