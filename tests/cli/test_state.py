@@ -171,20 +171,6 @@ def test_a_list_of_nothing_says_so(ask, fill):
     assert (told.returncode, told.stdout, told.stderr) == (0, "[]\n", "")
 
 
-def test_a_name_is_given_back_as_it_is_printed(ask, kazoo, zookeeper_root):
-    kazoo.create(f"{zookeeper_root}/rlo/\u202eabc", b"is it", makepath=True)
-    kazoo.create(f"{zookeeper_root}/rlo/\u202eabc/\xad", b"below")
-    (name,) = ask("list", "/rlo").stdout.splitlines()
-    assert name == "\\u202eabc"
-    assert ask("get", f"/rlo/{name}").stdout == "is it\n"
-    assert ask("list", f"/rlo/{name}").stdout == "\\xad\n"
-    assert ask("get", f"/rlo/{name}/\\xad").stdout == "below\n"
-    assert len(ask("tree", f"/rlo/{name}").stdout.splitlines()) == 3
-    # A node that has backslashes in its own name comes first.
-    kazoo.create(f"{zookeeper_root}/rlo/{name}", b"or this")
-    assert ask("get", f"/rlo/{name}").stdout == "or this\n"
-
-
 def test_paths_that_cannot_be_are_wrong_usage(ask):
     for path in ("/storms/../supervisors", "/storms/\x01"):
         told = ask("get", path)
@@ -357,24 +343,6 @@ def test_watch_tells_changes_until_it_is_interrupted(environ, options, kazoo, zo
         assert watching.interrupt() == 0
 
 
-def test_watch_waits_for_the_root(environ, options, kazoo, zookeeper_root):
-    with Running(["state", "watch", "/storms", *options()], environ) as watching:
-        remark = watching.remark()
-        assert zookeeper_root in remark
-        assert remark.endswith("; waiting for it")
-        kazoo.create(f"{zookeeper_root}/storms", b"\x07", makepath=True)
-        assert watching.line().split()[1:] == ["created", "/storms"]
-        kazoo.create(f"{zookeeper_root}/storms/wc-1", b"1")
-        assert watching.line().split()[1:] == ["children", "+wc-1", "/storms"]
-        assert watching.interrupt() == 0
-
-
-def test_watch_is_interrupted_while_there_is_no_root(environ, options):
-    with Running(["state", "watch", "/storms", *options()], environ) as watching:
-        watching.remark()
-        assert watching.interrupt() == 0
-
-
 def test_watch_goes_on_after_its_session_has_expired(
     environ, options, kazoo, zookeeper_server, zookeeper_root
 ):
@@ -433,14 +401,4 @@ def test_list_goes_on_with_what_comes_and_goes(environ, options, kazoo, zookeepe
         kazoo.create(f"{zookeeper_root}/storms/wc-3", b"x", makepath=True)
         while (names := json.loads(listing.line())) != ["wc-3"]:
             assert names == []
-        assert listing.interrupt() == 0
-
-
-def test_list_waits_for_the_root(environ, options, kazoo, zookeeper_root):
-    with Running(["state", "list", "/storms", "--watch", *options()], environ) as listing:
-        assert listing.remark().endswith("; waiting for it")
-        kazoo.create(f"{zookeeper_root}/storms", b"\x07", makepath=True)
-        assert " watching /storms" in listing.remark()
-        kazoo.create(f"{zookeeper_root}/storms/wc-1", b"x")
-        assert listing.line().split()[-1].endswith("wc-1")
         assert listing.interrupt() == 0

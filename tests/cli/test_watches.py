@@ -77,15 +77,6 @@ def test_what_lies_below_is_watched_where_that_is_asked_for(following, other):
     }
 
 
-def test_nodes_that_appear_after_an_absent_start_are_created(following, other):
-    other.set_data("/storms/wc-1", b"1")
-    told = following("/storms", 0, recursive=True, was_absent=True)
-    assert next(told) == NodeChange("created", "/storms", 0)
-    assert next(told) == NodeChange("created", "/storms/wc-1", 0)
-    other.set_data("/storms/wc-1", b"2")
-    assert next(told) == NodeChange("changed", "/storms/wc-1", 1)
-
-
 def test_everything_from_the_root(following, other):
     other.set_data("/storms/wc-1", b"1")
     told = following("/", 3, recursive=True)

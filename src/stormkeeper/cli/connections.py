@@ -29,7 +29,6 @@ from stormkeeper.cli.output import Progress, duration, time_left
 from stormkeeper.errors import (
     AccessDeniedError,
     ConfigError,
-    NoNodeError,
     PacemakerUnavailableError,
     StateAuthenticationError,
     StateUnavailableError,
@@ -166,28 +165,16 @@ def print_json(**values: Any) -> None:
 
 
 @contextmanager
-def open_state(
-    conf: Conf, wait: Callable[[NoNodeError], None] | None = None
-) -> Iterator[ClusterState]:
-    """Yield a read-only store of ZooKeeper. While the root is missing, call `wait` and try again.
-
-    Exit code 3 if ZooKeeper does not answer, or refuses.
-    """
+def open_state(conf: Conf) -> Iterator[ClusterState]:
+    """Yield a read-only store; exit code 3 if ZooKeeper does not answer, or refuses."""
     from stormkeeper.state import backends
 
     silence_logs()
-    store = None
     with faults():
         try:
             # Says why a wait takes so long; the command's errors say the rest.
             with warnings_of("stormkeeper.state.zookeeper.kazoo_client"):
-                while store is None:
-                    try:
-                        store = backends.connect(conf, read_only=True)
-                    except NoNodeError as error:
-                        if wait is None:
-                            raise
-                        wait(error)
+                store = backends.connect(conf, read_only=True)
             try:
                 # This session's server may lag behind the server that the user wrote to.
                 store.sync_path("/")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import groupby
@@ -33,21 +30,14 @@ from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Conf
-    from stormkeeper.errors import NoNodeError
     from stormkeeper.state.node_values import Decoded
-    from stormkeeper.state.storage import ClusterState, NodeData
+    from stormkeeper.state.storage import NodeData
     from stormkeeper.state.survey import Pacemaker
 
 T = TypeVar("T")
 
 #: Exit code of `check` with findings.
 _FOUND: Final = 1
-
-#: The escapes of `printable`; paths have no control characters.
-_ESCAPE: Final = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}")
-
-#: Seconds between tries to find a missing root.
-_ROOT_SECS: Final = 2.0
 
 _INDENT: Final = "  "
 
@@ -72,11 +62,11 @@ def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
     ),
 )
 def state() -> None:
-    r"""Show the cluster's state: the znodes of Storm 2.x, Storm 3.x or Stormkeeper.
+    """Show the cluster's state: the znodes of Storm 2.x, Storm 3.x or Stormkeeper.
 
     The commands read storm.zookeeper.servers at storm.zookeeper.port, and write nothing. Every PATH
-    is below storm.zookeeper.root; the first slash is optional. A printed escape (\u202e) can be
-    given in that form. For heartbeats in Pacemakers use `storm heartbeats`.
+    is below storm.zookeeper.root; the first slash is optional. For heartbeats in Pacemakers use
+    `storm heartbeats`.
     """
 
 
@@ -98,7 +88,6 @@ def tree(path: str, as_json: bool) -> None:
     with open_state(conf) as store:
         from stormkeeper.state import survey
 
-        path = _resolve_escapes(store, path)
         found = survey.read(store, path)
     if found.notes and not found.nodes:
         raise UnansweredFault("; ".join(found.notes))
@@ -129,7 +118,7 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
 
     --watch prints a line with the time for each name that comes (+) or goes (-), with --json the
     whole list, until Ctrl-C. stderr says when the connection to ZooKeeper is lost, and back. PATH
-    and the root need not exist yet.
+    need not exist yet.
 
     Exit code 1: nothing is at PATH. 2: wrong usage or configuration. 3: ZooKeeper did not answer,
     or refused (with --watch: at the beginning).
@@ -138,12 +127,10 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     if is_watched:
         from stormkeeper.cli import watches
 
-        wait = functools.partial(_wait_for_root, waited=[])
-        with suppress(KeyboardInterrupt), open_state(conf, wait) as store:
-            watches.print_names(store, _resolve_escapes(store, path), as_json=as_json)
+        with suppress(KeyboardInterrupt), open_state(conf) as store:
+            watches.print_names(store, path, as_json=as_json)
         return
     with open_state(conf) as store:
-        path = _resolve_escapes(store, path)
         names = _found(conf, path, store.children_many)
     if as_json:
         click.echo(json.dumps(names))
@@ -175,7 +162,6 @@ def get(path: str, as_json: bool, show_secrets: bool) -> None:
     """
     conf = load_conf()
     with open_state(conf) as store:
-        path = _resolve_escapes(store, path)
         node = _found(conf, path, store.read_many)
     from stormkeeper.state.node_values import decode
 
@@ -211,7 +197,7 @@ def watch(path: str, recursive: bool, as_json: bool) -> None:
     A line has the time, then `created`, `deleted`, `changed` (the value) or `children` (with + and
     - before the names that came and went), then the path. Fast changes, and those while the
     connection is lost, are printed as one. stderr says when the connection to ZooKeeper is lost,
-    and back. PATH and the root need not exist yet. Ctrl-C ends the command.
+    and back. PATH need not exist yet. Ctrl-C ends the command.
 
     Exit code 2: wrong usage or configuration. 3: at the beginning ZooKeeper did not answer, or
     refused.
@@ -219,13 +205,8 @@ def watch(path: str, recursive: bool, as_json: bool) -> None:
     from stormkeeper.cli import watches
 
     conf = load_conf()
-    waited: list[str] = []
-    wait = functools.partial(_wait_for_root, waited=waited)
-    with suppress(KeyboardInterrupt), open_state(conf, wait) as store:
-        path = _resolve_escapes(store, path)
-        watches.print_changes(
-            store, path, recursive=recursive, as_json=as_json, was_absent=bool(waited)
-        )
+    with suppress(KeyboardInterrupt), open_state(conf) as store:
+        watches.print_changes(store, path, recursive=recursive, as_json=as_json)
 
 
 @command("storm state check", "storm state check --json", group=state)
@@ -344,27 +325,6 @@ def _pacemakers(conf: Conf) -> Iterator[Mapping[str, Pacemaker]]:
 
     with pool.connect(conf, name="storm-state", retries=PACEMAKER_RETRIES) as pacemakers:
         yield {str(address): client for address, client in pacemakers.clients.items()}
-
-
-def _wait_for_root(error: NoNodeError, waited: list[str]) -> None:
-    if not waited:
-        _print_notes([f"{error}; waiting for it"])
-    waited.append(str(error))
-    time.sleep(_ROOT_SECS)
-
-
-def _resolve_escapes(store: ClusterState, path: str) -> str:
-    """Return a path without printed escapes, unless a node has that very name."""
-    from stormkeeper.errors import InvalidPathError
-
-    plain = _ESCAPE.sub(lambda escape: chr(int(escape[0][2:], 16)), path)
-    try:
-        paths.check(plain)
-    except InvalidPathError:
-        return path
-    if plain == path or store.read_many([path]) != [None]:
-        return path
-    return plain
 
 
 def _found(conf: Conf, path: str, read: Callable[[list[str]], list[T | None]]) -> T:

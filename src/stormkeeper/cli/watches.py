@@ -180,14 +180,12 @@ class _ReadNode(NamedTuple):
     children: frozenset[str]
 
 
-def print_changes(
-    state: ClusterState, top: str, *, recursive: bool, as_json: bool, was_absent: bool = False
-) -> None:
+def print_changes(state: ClusterState, top: str, *, recursive: bool, as_json: bool) -> None:
     """Print the changes of the node `top`, with `recursive` also of all nodes below.
 
     Raises the errors of `follow`.
     """
-    for event in follow(state, top, recursive=recursive, was_absent=was_absent):
+    for event in follow(state, top, recursive=recursive):
         if isinstance(event, NodeChange):
             sys.stdout.write((_json_line(event) if as_json else _line(event)) + "\n")
             sys.stdout.flush()
@@ -215,13 +213,10 @@ def print_names(state: ClusterState, top: str, *, as_json: bool) -> None:
                 is_due = False
 
 
-def follow(
-    state: ClusterState, top: str, *, recursive: bool = False, was_absent: bool = False
-) -> Iterator[NodeChange | str]:
+def follow(state: ClusterState, top: str, *, recursive: bool = False) -> Iterator[NodeChange | str]:
     """Yield for ever each change in order, and remarks: of the start, denied nodes, connections.
 
-    With `was_absent`, nothing was at `top` a moment ago, so nodes there count as created. Raises
-    `StateError` if the first read fails, or the session is closed.
+    Raises `StateError` if the first read fails, or the session is closed.
     """
     events: queue.SimpleQueue[tuple[EventType, str] | ConnectionState] = queue.SimpleQueue()
     registration = state.register(lambda event, path: events.put((event, path)))
@@ -229,14 +224,10 @@ def follow(
     state.add_listener(listener)
     try:
         reader = _ChangeReader(state, top, recursive=recursive)
-        if was_absent:
-            yield f"nothing at {top} yet"
-            yield from reader.read_pending()
         denied = [each for each in reader.read_pending() if isinstance(each, str)]
         nodes = len(reader.known)
-        if not was_absent:
-            text = f"watching {top}" if nodes else f"nothing at {top} yet"
-            yield f"{text}, {nodes} nodes" if nodes > 1 else text
+        text = f"watching {top}" if nodes else f"nothing at {top} yet"
+        yield f"{text}, {nodes} nodes" if nodes > 1 else text
         yield from denied
         while True:
             event = None
