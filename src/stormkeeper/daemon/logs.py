@@ -8,7 +8,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Hashable, Mapping, MutableMapping
+from collections.abc import Hashable
 from typing import Any, Final
 
 from stormkeeper.names import printable
@@ -17,6 +17,9 @@ from stormkeeper.names import printable
 LEVELS: Final = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 
 CONTINUED: Final = "  "
+
+#: Attributes of every record; the others are fields in ``extra=``.
+_OF_ALL_RECORDS: Final = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 
 
 class _LineFormatter(logging.Formatter):
@@ -38,13 +41,27 @@ class _LineFormatter(logging.Formatter):
         return text.replace("\n", f"\n{CONTINUED}")
 
 
+class _JsonFormatter(_LineFormatter):
+    """An object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        first = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields = {k: v for k, v in vars(record).items() if k not in _OF_ALL_RECORDS}
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        # JSON does not escape DEL.
+        return json.dumps(first | fields | first, default=str).replace("\x7f", "\\u007f")
+
+
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Marks our handler, so that a second configuration does not double every line."""
 
     is_json = False
-
-
-_TIME: Final = _LineFormatter()
 
 
 def configure_logging(level: str = "INFO", *, as_json: bool = False) -> None:
@@ -60,7 +77,7 @@ def configure_logging(level: str = "INFO", *, as_json: bool = False) -> None:
     handler = _StderrHandler(sys.stderr)
     handler.is_json = as_json
     if as_json:
-        handler.setFormatter(_json_formatter())
+        handler.setFormatter(_JsonFormatter())
         sys.excepthook = _log_end_of_process
         threading.excepthook = _log_end_of_thread
     else:
@@ -76,37 +93,6 @@ def counted(number: int, noun: str) -> str:
 def is_json() -> bool:
     handlers = logging.getLogger().handlers
     return any(isinstance(handler, _StderrHandler) and handler.is_json for handler in handlers)
-
-
-def _json_formatter() -> logging.Formatter:
-    import structlog  # noqa: PLC0415 - 150 ms and 7 MB that text does not need
-
-    return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[
-            structlog.stdlib.ExtraAdder(),
-            # A structured traceback would show local variables, among them secrets.
-            structlog.processors.format_exc_info,
-            structlog.processors.StackInfoRenderer(),
-        ],
-        processors=[_in_order, structlog.processors.JSONRenderer(serializer=_line)],
-    )
-
-
-def _in_order(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    record: logging.LogRecord = event["_record"]
-    first = {
-        "time": _TIME.formatTime(record),
-        "level": record.levelname,
-        "logger": record.name,
-        "message": event["event"],
-    }
-    ours = {"_record", "_from_structlog", "event"}
-    return first | {k: v for k, v in event.items() if k not in ours and k not in first}
-
-
-def _line(fields: Mapping[str, Any], **_: object) -> str:
-    # JSON does not escape DEL.
-    return json.dumps(fields, default=str, ensure_ascii=True).replace("\x7f", "\\u007f")
 
 
 def _log_end_of_process(kind: type[BaseException], error: BaseException, trace: Any) -> None:
