@@ -427,16 +427,15 @@ def test_wrong_usage(storm, arguments):
         ("/a\nb", r"'/a\nb'"),
         ("/a\x1b[31m", r"'/a\x1b[31m'"),
         ("/a\x9b31m", r"'/a\x9b31m'"),
-        (b"/a\xff", r"b'/a\xff'"),
+        (b"/a\xff", r"'/a\udcff'"),
     ],
 )
 @pytest.mark.parametrize("command", ["list", "get"])
 def test_what_is_no_path_is_wrong_usage(storm, closed_port, command, path, shown):
     told = storm("heartbeats", command, path, "-c", f"pacemaker.servers=127.0.0.1:{closed_port}")
     assert (told.returncode, told.stdout) == (2, "")
-    assert told.stderr.startswith("storm: PATH ")
-    assert told.stderr.endswith(f": {shown}\n")
-    assert len(told.stderr.splitlines()) == 1
+    assert f"Usage: storm heartbeats {command}" in told.stderr
+    assert f"the path {shown} has the forbidden character" in told.stderr
 
 
 @pytest.mark.parametrize(

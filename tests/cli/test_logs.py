@@ -159,7 +159,7 @@ def test_missing_machine_is_named_and_the_others_are_read(ask, cluster):
             "no supervisor is registered on host-x; these are: ",
         ),
         (["wc", "--worker", "host-x"], 2, "'host-x' is no HOST:PORT of a worker"),
-        (["wc", "--since", "soon"], 2, "'soon' is no time such as 90s, 10m, 2h or 1d"),
+        (["wc", "--since", "soon"], 2, "'soon' is no length of time such as 90s, 15m, 2h"),
         (["wc", "--worker", "a:1", "--component", "b"], 2, "exclude each other"),
     ],
 )

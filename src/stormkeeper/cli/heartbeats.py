@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import unicodedata
 from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -23,12 +21,12 @@ from stormkeeper.cli.options import (
     Fault,
     Group,
     UnansweredFault,
+    as_path,
     command,
     conf_options,
     examples,
     exit_with,
     load_conf,
-    normal_path,
     watch_option,
 )
 from stormkeeper.errors import SerializationError, StormkeeperError
@@ -44,22 +42,6 @@ _ALWAYS_THERE: Final = frozenset({"/", "/workerbeats"})
 
 #: Bytes of an undecodable value in a line.
 _HEX_WIDTH: Final = 32
-
-
-class _BadPath(Fault):
-    """Ends the command: the argument is not a valid path."""
-
-    exit_code = 2
-
-
-def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise _BadPath(f"PATH is not UTF-8: {os.fsencode(path)!r}") from None
-    if any(unicodedata.category(char) == "Cc" for char in path):
-        raise _BadPath(f"PATH has a control character, as no path may: {path!a}")
-    return normal_path(path)
 
 
 @conf_options
@@ -89,7 +71,7 @@ def heartbeats() -> None:
     name="list",
     group=heartbeats,
 )
-@click.argument("path", callback=_checked)
+@click.argument("path", callback=as_path)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list (a heartbeat: an object).")
 @watch_option
 def list_below(path: str, as_json: bool, is_watched: bool) -> None:
@@ -144,7 +126,7 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     "storm heartbeats get /.stormkeeper",
     group=heartbeats,
 )
-@click.argument("path", callback=_checked)
+@click.argument("path", callback=as_path)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def get(path: str, as_json: bool) -> None:
     """Print the heartbeat at PATH: storm-id, statistics by executor and window, uptime.

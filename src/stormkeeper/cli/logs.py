@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ from stormkeeper.cli.connections import json_option, open_state
 from stormkeeper.cli.options import (
     Fault,
     UnansweredFault,
+    as_age,
     command,
     exit_with,
     load_conf,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from stormkeeper.conf import Conf
     from stormkeeper.state.storm.cluster import StormReads
 
-_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
-
 _REMEDY: Final = (
     "check that `storm supervisor` runs there, and that supervisor.bind.host admits other machines"
 )
@@ -44,15 +43,6 @@ _ROUND: Final = 1.0
 _AGAIN: Final = 10.0
 #: Seconds between updates of the workers' machines.
 _LOOK: Final = 5.0
-
-
-def _secs(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", text, re.ASCII)
-    if found is None:
-        raise click.BadParameter(f"{text!r} is no time such as 90s, 10m, 2h or 1d")
-    return float(found[1]) * _UNITS[found[2]]
 
 
 def _place(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, int] | None:
@@ -76,9 +66,8 @@ def _place(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
 @click.option("--worker", metavar="HOST:PORT", callback=_place, help="Only this worker.")
 @click.option(
     "--since",
-    "since_secs",
     metavar="TIME",
-    callback=_secs,
+    callback=as_age,
     help="Only the last TIME, such as 90s, 10m or 2h; by default the last 50 KiB of each log.",
 )
 @json_option
@@ -88,7 +77,7 @@ def logs(
     is_followed: bool,
     component: str | None,
     worker: tuple[str, int] | None,
-    since_secs: float | None,
+    since: timedelta | None,
     as_json: bool,
 ) -> None:
     """Print the logs of the workers of TOPOLOGY, a name or an id.
@@ -128,11 +117,8 @@ def logs(
             from stormkeeper.client import log_server
 
             machines = log_server.all_machines(cluster.all_supervisor_info())
-        printer = LogPrinter(
-            storm_id,
-            since=None if since_secs is None else time.time() - since_secs,
-            as_json=as_json,
-        )
+        beginning = None if since is None else time.time() - since.total_seconds()
+        printer = LogPrinter(storm_id, since=beginning, as_json=as_json)
         printer.set_machines(machines or {})
         if is_followed:
             printer.follow(find_machines)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import click
 
 from stormkeeper.errors import ConfigError, MissingExtraError, StormkeeperError
-from stormkeeper.names import printable
+from stormkeeper.names import path_fault, printable
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Conf, Unknown
@@ -208,6 +208,14 @@ def as_age(_: click.Context, __: click.Parameter, given: str | None) -> timedelt
 def normal_path(path: str) -> str:
     """Return a path with a slash before each part."""
     return "/" + "/".join(part for part in path.split("/") if part)
+
+
+def as_path(_: click.Context, __: click.Parameter, given: str) -> str:
+    """Return a path of the cluster state; a callback."""
+    path = normal_path(given)
+    if fault := path_fault(path):
+        raise click.BadParameter(fault)
+    return path
 
 
 def load_conf(unknown: "Unknown" = "warn") -> "Conf":

@@ -17,6 +17,7 @@ from stormkeeper.cli.options import (
     Fault,
     Group,
     UnansweredFault,
+    as_path,
     command,
     conf_options,
     examples,
@@ -42,15 +43,6 @@ _FOUND: Final = 1
 _INDENT: Final = "  "
 
 
-def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
-    from stormkeeper.errors import InvalidPathError
-
-    try:
-        return paths.check(normal_path(path))
-    except InvalidPathError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 @conf_options
 @click.group(
     cls=Group,
@@ -73,7 +65,7 @@ def state() -> None:
 @command(
     "storm state tree", "storm state tree /errors", "storm state tree /storms --json", group=state
 )
-@click.argument("path", default="/", callback=_checked)
+@click.argument("path", default="/", callback=as_path)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def tree(path: str, as_json: bool) -> None:
     """Show all nodes at and below PATH: content type, size in bytes, and ephemeral nodes.
@@ -110,7 +102,7 @@ def tree(path: str, as_json: bool) -> None:
     name="list",
     group=state,
 )
-@click.argument("path", callback=_checked)
+@click.argument("path", callback=as_path)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 @watch_option
 def list_below(path: str, as_json: bool, is_watched: bool) -> None:
@@ -147,7 +139,7 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     "storm state get /credentials/word-count-1-1700000000 --show-secrets",
     group=state,
 )
-@click.argument("path", callback=_checked)
+@click.argument("path", callback=as_path)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--show-secrets", is_flag=True, help="Print the values of credentials, too.")
 def get(path: str, as_json: bool, show_secrets: bool) -> None:
@@ -183,7 +175,7 @@ def get(path: str, as_json: bool, show_secrets: bool) -> None:
     "storm state watch /storms --json",
     group=state,
 )
-@click.argument("path", callback=_checked)
+@click.argument("path", callback=as_path)
 @click.option(
     "--recursive",
     "-r",
