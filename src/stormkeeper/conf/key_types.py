@@ -52,6 +52,11 @@ class Key:
     #: The value names a Java class. Others are kept, as Storm may have them.
     is_class: bool = False
 
+    def or_null(self, *unset: Any) -> "Key":
+        """Return this key with null, and further values that mean "not set"."""
+        allowed, unset = f"{self.allowed}, or null", (*self.unset, *unset)
+        return dataclasses.replace(self, type=self.type | None, allowed=allowed, unset=unset)
+
     def is_unset(self, value: Any) -> bool:
         return any(type(value) is type(none) and value == none for none in self.unset)
 
@@ -77,13 +82,6 @@ class Key:
         return converted
 
 
-def or_null(key: Key, *unset: Any) -> Key:
-    """Return `key` with null, and further values that mean "not set"."""
-    return dataclasses.replace(
-        key, type=key.type | None, allowed=f"{key.allowed}, or null", unset=(*key.unset, *unset)
-    )
-
-
 def whole(
     name: str, meaning: str, *, least: int, most: int = JAVA_INT_MAX, kind: str = "number"
 ) -> Key:
@@ -104,19 +102,12 @@ def port(name: str, meaning: str) -> Key:
     return whole(name, meaning, least=0, most=MAX_PORT, kind="port")
 
 
-def seconds(name: str, meaning: str) -> Key:
-    kind = (
-        Annotated[int, Meta(gt=0, le=JAVA_INT_MAX)] | Annotated[float, Meta(gt=0, le=JAVA_INT_MAX)]
-    )
-    return Key(name, "seconds", meaning, kind, "a number of seconds above 0")
-
-
-def seconds_from(name: str, meaning: str, *, least: int) -> Key:
-    kind = (
-        Annotated[int, Meta(ge=least, le=JAVA_INT_MAX)]
-        | Annotated[float, Meta(ge=least, le=JAVA_INT_MAX)]
-    )
-    return Key(name, "seconds", meaning, kind, f"a number of seconds of {least} or more")
+def seconds(name: str, meaning: str, *, least: int | None = None) -> Key:
+    """Return a key of seconds; without `least`, above 0."""
+    limits = Meta(gt=0 if least is None else None, ge=least, le=JAVA_INT_MAX)
+    kind = Annotated[int, limits] | Annotated[float, limits]
+    above = "above 0" if least is None else f"of {least} or more"
+    return Key(name, "seconds", meaning, kind, f"a number of seconds {above}")
 
 
 def size(name: str, meaning: str) -> Key:
@@ -147,7 +138,7 @@ def text(name: str, meaning: str, kind: str = "text") -> Key:
 
 def storms_text(name: str, meaning: str, kind: str = "text") -> Key:
     """Return a key of texts; null and the empty text are null, as in Storm."""
-    return or_null(text(name, meaning, kind), "")
+    return text(name, meaning, kind).or_null("")
 
 
 def one_of(name: str, values: Any, meaning: str) -> Key:

@@ -21,10 +21,8 @@ from stormkeeper.conf.key_types import (
     hours,
     millis,
     one_of,
-    or_null,
     port,
     seconds,
-    seconds_from,
     server,
     servers,
     size,
@@ -78,13 +76,8 @@ _CLUSTER: Final = (
         least=1,
         unset=(None, []),
     ),
-    or_null(
-        server("nimbus.host", "the only Nimbus, as in Storm 0.x; nimbus.seeds comes first"), ""
-    ),
-    port(
-        "nimbus.thrift.port",
-        "Nimbus's Thrift service; 0: `storm nimbus` takes any free port",
-    ),
+    server("nimbus.host", "the only Nimbus, as in Storm 0.x; nimbus.seeds comes first").or_null(""),
+    port("nimbus.thrift.port", "Nimbus's Thrift service; 0: `storm nimbus` takes any free port"),
     millis("storm.thrift.socket.timeout.ms", "timeout of a call; commands wait 30 s by default"),
     whole("storm.nimbus.retry.times", "rounds of asking all seeds again for the leader", least=0),
     millis("storm.nimbus.retry.interval.millis", "pause before the first such round", least=0),
@@ -108,8 +101,8 @@ _CLUSTER: Final = (
         Literal[2, 3] | None,
         "2 or 3, or null",
     ),
-    or_null(
-        host("storm.local.hostname", "this machine's name in the cluster; null: the system's"), ""
+    host("storm.local.hostname", "this machine's name in the cluster; null: the system's").or_null(
+        ""
     ),
     text("storm.local.dir", "everything that a daemon keeps on disk", "folder"),
     storms_text("storm.log.dir", "logs; null: `logs` in storm.local.dir", "folder"),
@@ -148,8 +141,7 @@ _ZOOKEEPER: Final = (
     ),
     switch("storm.zookeeper.ssl.enable", "use TLS"),
     switch(
-        "storm.zookeeper.ssl.hostnameVerification",
-        "require the server's name in its certificate",
+        "storm.zookeeper.ssl.hostnameVerification", "require the server's name in its certificate"
     ),
     storms_text(
         "storm.zookeeper.ssl.keystore.path", "PEM file with our key and certificates", "file"
@@ -172,23 +164,23 @@ _NIMBUS: Final = (
     ),
     whole("nimbus.queue.size", "most calls that wait", least=1),
     whole("nimbus.thrift.max_buffer_size", "longest Thrift message, in bytes", least=1),
-    or_null(port("nimbus.metrics.port", "HTTP of metrics and health; 0: any free; null: none")),
-    or_null(host("nimbus.metrics.bind.host", "address of that port; null: nimbus.bind.host")),
+    port("nimbus.metrics.port", "HTTP of metrics and health; 0: any free; null: none").or_null(),
+    host("nimbus.metrics.bind.host", "address of that port; null: nimbus.bind.host").or_null(),
     seconds("nimbus.monitor.freq.secs", "time between two checks of heartbeats"),
     seconds("nimbus.task.launch.secs", "time for a new worker's first heartbeat"),
     seconds("nimbus.task.timeout.secs", "silence after which a worker is dead"),
     seconds("nimbus.supervisor.timeout.secs", "absence after which a supervisor is lost"),
-    or_null(whole("nimbus.slots.perTopology", "most workers of a topology; null: any", least=0)),
-    or_null(
-        whole("nimbus.executors.perTopology", "most executors of a topology; null: any", least=0)
-    ),
+    whole("nimbus.slots.perTopology", "most workers of a topology; null: any", least=0).or_null(),
+    whole(
+        "nimbus.executors.perTopology", "most executors of a topology; null: any", least=0
+    ).or_null(),
     storms_text("blobstore.dir", "blobs; null: `blobs` in storm.local.dir", "folder"),
     whole(
         "storm.blobstore.inputstream.buffer.size.bytes",
         "most bytes of a blob in one answer",
         least=1,
     ),
-    or_null(size("nimbus.upload.max.bytes", "largest blob or package; null: any")),
+    size("nimbus.upload.max.bytes", "largest blob or package; null: any").or_null(),
     seconds("nimbus.code.sync.freq.secs", "time between two looks for missing code"),
     seconds("nimbus.blobstore.expiration.secs", "idle time after which a blob's transfer ends"),
     seconds("nimbus.file.copy.expiration.secs", "idle time after which a package's upload ends"),
@@ -198,12 +190,10 @@ _NIMBUS: Final = (
         "how long code, heartbeats and errors outlive a topology",
         least=0,
     ),
-    or_null(
-        seconds(
-            "nimbus.checkpoint.retention.secs",
-            "how long checkpoints outlive a topology; null: for ever",
-        )
-    ),
+    seconds(
+        "nimbus.checkpoint.retention.secs",
+        "how long checkpoints outlive a topology; null: for ever",
+    ).or_null(),
 )
 
 _SUPERVISOR: Final = (
@@ -217,13 +207,10 @@ _SUPERVISOR: Final = (
         check=check_distinct,
         unset=(None,),
     ),
-    or_null(amount("supervisor.memory.capacity.mb", "MB for all workers; null: the machine's")),
-    or_null(
-        amount(
-            "supervisor.cpu.capacity",
-            "CPU for workers, in percent of a core; null: 100 for each core",
-        )
-    ),
+    amount("supervisor.memory.capacity.mb", "MB for all workers; null: the machine's").or_null(),
+    amount(
+        "supervisor.cpu.capacity", "CPU for workers, in percent of a core; null: 100 for each core"
+    ).or_null(),
     whole(
         "supervisor.worker.nice",
         "niceness of workers on a busy processor, 0 to 19",
@@ -231,32 +218,24 @@ _SUPERVISOR: Final = (
         most=19,
     ),
     host("supervisor.bind.host", "address of the supervisor's HTTP"),
-    or_null(
-        port(
-            "logviewer.port",
-            "HTTP of logs, metrics, health; 0, or if taken: any free; null: none",
-        )
-    ),
+    port(
+        "logviewer.port", "HTTP of logs, metrics, health; 0, or if taken: any free; null: none"
+    ).or_null(),
     seconds("supervisor.heartbeat.frequency.secs", "time between a supervisor's heartbeats"),
     seconds("supervisor.monitor.frequency.secs", "time between a supervisor's checks of workers"),
     seconds("supervisor.worker.start.timeout.secs", "silence allowed to a starting worker"),
     seconds("supervisor.worker.timeout.secs", "silence after which a worker is restarted"),
-    seconds_from(
+    seconds(
         "supervisor.worker.shutdown.sleep.secs",
         "time for a worker to end, beyond 27 s for its batches, before it is killed",
         least=0,
     ),
+    text("storm.workers.artifacts.dir", "folder of workers' logs, in storm.log.dir or absolute"),
     text(
-        "storm.workers.artifacts.dir",
-        "folder of workers' logs, in storm.log.dir or absolute",
-    ),
-    or_null(
-        text(
-            "storm.health.check.dir",
-            "executables that check the machine: unfit for work unless all exit with 0; null: none",
-            "folder",
-        )
-    ),
+        "storm.health.check.dir",
+        "executables that check the machine: unfit for work unless all exit with 0; null: none",
+        "folder",
+    ).or_null(),
     millis("storm.health.check.timeout.ms", "timeout of such a check"),
     switch("storm.health.check.fail.on.timeouts", "whether a timeout makes it unfit"),
 )
@@ -266,7 +245,7 @@ _TOPOLOGIES: Final = (
     storms_text("topology.version", "the topology's own version, for people"),
     whole("topology.workers", "most workers", least=1),
     whole("topology.worker.memory.mb", "most MB of a worker and its processes", least=1),
-    or_null(variables("topology.environment", "environment variables of the workers")),
+    variables("topology.environment", "environment variables of the workers").or_null(),
     Key(
         "topology.blobstore.map",
         "mapping",
@@ -282,36 +261,28 @@ _TOPOLOGIES: Final = (
     ),
     seconds("topology.message.timeout.secs", "wait before it is killed, and time for a message"),
     seconds("topology.stuck.batch.secs", "age at which a running batch is shown as stuck"),
-    or_null(
-        text(
-            "topology.checkpoint.dir",
-            "checkpoints, also a URL; null: `checkpoints` in storm.local.dir",
-            "folder",
-        )
-    ),
+    text(
+        "topology.checkpoint.dir",
+        "checkpoints, also a URL; null: `checkpoints` in storm.local.dir",
+        "folder",
+    ).or_null(),
     switch(
-        "topology.checkpoint.shared",
-        "all machines share that folder, so that queries may move",
+        "topology.checkpoint.shared", "all machines share that folder, so that queries may move"
     ),
     switch(
         "topology.checkpoint.scripts",
         "queries of a plain script that name no checkpoint get one in that folder",
     ),
-    or_null(
-        text(
-            "topology.checkpoint.from",
-            "killed topology, by id or name, whose checkpoints it continues",
-        )
-    ),
+    text(
+        "topology.checkpoint.from", "killed topology, by id or name, whose checkpoints it continues"
+    ).or_null(),
     texts("topology.checkpoint.abandon", "queries that begin anew, as their checkpoints are lost"),
-    or_null(
-        whole(
-            "topology.min.replication.count",
-            "copies of its code before it starts; null: 2 with two Nimbuses, else 1",
-            least=0,
-        )
-    ),
-    seconds_from(
+    whole(
+        "topology.min.replication.count",
+        "copies of its code before it starts; null: 2 with two Nimbuses, else 1",
+        least=0,
+    ).or_null(),
+    seconds(
         "topology.max.replication.wait.time.sec",
         "longest wait for these copies; 0 or -1: for ever",
         least=-1,
@@ -331,15 +302,17 @@ _TOPOLOGIES: Final = (
 
 _PACEMAKERS: Final = (
     servers("pacemaker.servers", "Pacemakers to write to and read from", unset=(None,)),
-    or_null(server("pacemaker.host", "the only Pacemaker, as in Storm 1.x"), ""),
+    server("pacemaker.host", "the only Pacemaker, as in Storm 1.x").or_null(""),
     port("pacemaker.port", "port of a Pacemaker, and of servers without one; 0: any free"),
     host("pacemaker.bind.host", "address of a Pacemaker"),
-    or_null(port("pacemaker.metrics.port", "HTTP of metrics and health; 0: any free; null: none")),
-    or_null(host("pacemaker.metrics.bind.host", "address of that port; null: pacemaker.bind.host")),
-    seconds_from("pacemaker.pulse.ttl.secs", "age at which a pulse expires; 0: never", least=0),
-    or_null(
-        size("pacemaker.store.max.bytes", "most bytes of pulses; null: half of the memory; 0: any")
-    ),
+    port("pacemaker.metrics.port", "HTTP of metrics and health; 0: any free; null: none").or_null(),
+    host(
+        "pacemaker.metrics.bind.host", "address of that port; null: pacemaker.bind.host"
+    ).or_null(),
+    seconds("pacemaker.pulse.ttl.secs", "age at which a pulse expires; 0: never", least=0),
+    size(
+        "pacemaker.store.max.bytes", "most bytes of pulses; null: half of the memory; 0: any"
+    ).or_null(),
     whole("pacemaker.thrift.message.size.max", "largest message, in bytes", least=1),
     whole("pacemaker.path.max.bytes", "longest path, in bytes", least=1),
     whole("pacemaker.path.max.segments", "most segments of a path", least=1),
@@ -356,11 +329,7 @@ _PACEMAKERS: Final = (
     seconds(
         "pacemaker.output.timeout.secs", "time in which a client must read some of its answers"
     ),
-    one_of(
-        "pacemaker.engine",
-        PacemakerEngine,
-        "implementation; auto: compiled if built",
-    ),
+    one_of("pacemaker.engine", PacemakerEngine, "implementation; auto: compiled if built"),
     Key(
         "pacemaker.childopts",
         "text",
@@ -371,67 +340,55 @@ _PACEMAKERS: Final = (
     one_of("pacemaker.auth.method", AuthMethod, "how readers authenticate"),
     switch("pacemaker.auth.writes", "authenticate writers too"),
     storms_text(
-        "java.security.auth.login.config",
-        "JAAS file with a daemon's passwords or keytabs",
-        "file",
+        "java.security.auth.login.config", "JAAS file with a daemon's passwords or keytabs", "file"
     ),
     storms_text("nimbus.daemon.user", "short name of Nimbus's Kerberos principal, which may read"),
     texts("pacemaker.kerberos.users", "other principals or short names that may read"),
     switch("pacemaker.tls.enable", "use TLS, in servers and clients"),
-    or_null(
-        text(
-            "pacemaker.tls.certificate.file",
-            "PEM file with a Pacemaker's certificate and chain",
-            "file",
-        )
-    ),
-    or_null(text("pacemaker.tls.key.file", "PEM file with a Pacemaker's key", "file")),
-    or_null(
-        text("pacemaker.tls.ca.file", "PEM file of trusted authorities; null: the system's", "file")
-    ),
+    text(
+        "pacemaker.tls.certificate.file",
+        "PEM file with a Pacemaker's certificate and chain",
+        "file",
+    ).or_null(),
+    text("pacemaker.tls.key.file", "PEM file with a Pacemaker's key", "file").or_null(),
+    text(
+        "pacemaker.tls.ca.file", "PEM file of trusted authorities; null: the system's", "file"
+    ).or_null(),
     one_of("pacemaker.tls.client.auth", ClientCertificates, "whether clients need a certificate"),
-    or_null(
-        text("pacemaker.tls.client.certificate.file", "PEM file of a client's certificate", "file")
-    ),
-    or_null(text("pacemaker.tls.client.key.file", "PEM file of a client's key", "file")),
+    text(
+        "pacemaker.tls.client.certificate.file", "PEM file of a client's certificate", "file"
+    ).or_null(),
+    text("pacemaker.tls.client.key.file", "PEM file of a client's key", "file").or_null(),
     switch("pacemaker.tls.check.hostname", "require the Pacemaker's name in the certificate"),
     one_of("pacemaker.tls.minimum.version", TlsVersion, "oldest version"),
 )
 
 _PIPELINE: Final = (
-    or_null(
-        text("pipeline.tables.dir", "Parquet tables; null: `tables` in storm.local.dir", "folder")
-    ),
-    or_null(
-        text(
-            "pipeline.checkpoint.dir",
-            "checkpoints; null: `.checkpoint` beside its tables",
-            "folder",
-        )
-    ),
+    text(
+        "pipeline.tables.dir", "Parquet tables; null: `tables` in storm.local.dir", "folder"
+    ).or_null(),
+    text(
+        "pipeline.checkpoint.dir", "checkpoints; null: `.checkpoint` beside its tables", "folder"
+    ).or_null(),
     seconds("pipeline.trigger.secs", "time between two judgements of liveness"),
-    or_null(
-        seconds(
-            "pipeline.late.secs",
-            "silence after which a worker is late; null: 3 times task.heartbeat.frequency.secs",
-        )
-    ),
-    seconds_from(
+    seconds(
+        "pipeline.late.secs",
+        "silence after which a worker is late; null: 3 times task.heartbeat.frequency.secs",
+    ).or_null(),
+    seconds(
         "pipeline.statistics.secs",
         "time between two statistics; 0: as pipeline.trigger.secs",
         least=0,
     ),
-    or_null(
-        whole(
-            "pipeline.statistics.parts",
-            "parts, each with some topologies; null: one for each 8,192 workers",
-            least=1,
-        )
-    ),
+    whole(
+        "pipeline.statistics.parts",
+        "parts, each with some topologies; null: one for each 8,192 workers",
+        least=1,
+    ).or_null(),
     some_of("pipeline.analyses", Analysis, "analyses that run"),
-    seconds_from("pipeline.analyses.secs", "time between two analyses; 0: none", least=0),
-    or_null(port("pipeline.metrics.port", "HTTP of metrics and health; 0: any free; null: none")),
-    or_null(host("pipeline.metrics.bind.host", "address of that port; null: 127.0.0.1")),
+    seconds("pipeline.analyses.secs", "time between two analyses; 0: none", least=0),
+    port("pipeline.metrics.port", "HTTP of metrics and health; 0: any free; null: none").or_null(),
+    host("pipeline.metrics.bind.host", "address of that port; null: 127.0.0.1").or_null(),
     hours("pipeline.retention.events.hours", "keeps events of workers"),
     hours("pipeline.retention.executor.stats.hours", "keeps executors' readings"),
     hours("pipeline.retention.stats.hours", "keeps readings of components and topologies"),
