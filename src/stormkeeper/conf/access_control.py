@@ -25,96 +25,81 @@ _REFUSED: Final = (
     f" not start with it, unless {IGNORE} is true"
 )
 
-#: Storm's packages, now and before 1.0.
-_PACKAGES: Final = ("org.apache.storm.security.auth.", "backtype.storm.security.auth.")
-
-#: Values of any key that ask for nothing.
+#: Values of any key that ask for nothing: empty, or a default of Storm's, now and before 1.0.
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {}, False, 0, -1)
-
-_OPEN_TRANSPORT: Final = tuple(f"{package}SimpleTransportPlugin" for package in _PACKAGES)
-_NO_AUTHORIZER: Final = tuple(f"{package}authorizer.NoopAuthorizer" for package in _PACKAGES)
-_CREDENTIALS: Final = tuple(f"{package}DefaultHttpCredentialsPlugin" for package in _PACKAGES)
+_DEFAULT: Final = re.compile(
+    r"(org\.apache|backtype)\.storm\.security\.auth\.(SimpleTransportPlugin"
+    r"|authorizer\.(Noop|Impersonation)Authorizer|DefaultPrincipalToLocal|ShellBasedGroupsMapping"
+    r"|DefaultHttpCredentialsPlugin)|drpc-auth-acl\.yaml"
+)
 
 #: Keys that ask for access control or encryption, except with these values.
-_ASKS: Final[Mapping[str, tuple[Any, ...]]] = {
-    **dict.fromkeys(
-        (
-            "storm.thrift.transport",
-            "nimbus.thrift.transport",
-            "supervisor.thrift.transport",
-            "drpc.thrift.transport",
-            "drpc.invocations.thrift.transport",
-        ),
-        _OPEN_TRANSPORT,
-    ),
-    **dict.fromkeys(
-        ("nimbus.authorizer", "supervisor.authorizer", "drpc.authorizer"), _NO_AUTHORIZER
-    ),
-    "nimbus.impersonation.authorizer": tuple(
-        f"{package}authorizer.ImpersonationAuthorizer" for package in _PACKAGES
-    ),
-    "nimbus.thrift.tls.transport": (f"{_PACKAGES[0]}tls.TlsTransportPlugin",),
-    "storm.principal.tolocal": tuple(f"{p}DefaultPrincipalToLocal" for p in _PACKAGES),
-    "storm.group.mapping.service": tuple(f"{p}ShellBasedGroupsMapping" for p in _PACKAGES),
-    "ui.http.creds.plugin": _CREDENTIALS,
-    "drpc.http.creds.plugin": _CREDENTIALS,
-    "drpc.authorizer.acl.filename": ("drpc-auth-acl.yaml",),
-    **dict.fromkeys(
-        (
-            "drpc.authorizer.acl",
-            "drpc.authorizer.acl.strict",
-            "drpc.http.filter",
-            "drpc.http.filter.params",
-            "logs.groups",
-            "logs.users",
-            "logviewer.filter",
-            "logviewer.filter.params",
-            "nimbus.admins",
-            "nimbus.admins.groups",
-            "nimbus.daemon.users",
-            "nimbus.groups",
-            "nimbus.impersonation.acl",
-            "nimbus.supervisor.users",
-            "nimbus.thrift.client.use.tls",
-            "nimbus.thrift.tls.port",
-            "nimbus.thrift.tls.server.only",
-            "nimbus.users",
-            "storm.auth.simple-acl.admins",
-            "storm.auth.simple-acl.users",
-            "storm.auth.simple-acl.users.commands",
-            "storm.auth.simple-white-list.users",
-            "storm.blobstore.acl.validation.enabled",
-            "storm.doAsUser",
-            "storm.group.mapping.service.params",
-            "storm.messaging.netty.authentication",
-            "storm.messaging.netty.tls.enable",
-            "storm.zookeeper.drpcACL",
-            "supervisor.run.worker.as.user",
-            "supervisor.thrift.client.use.tls",
-            "supervisor.thrift.tls.client.auth.required",
-            "topology.groups",
-            "topology.readonly.groups",
-            "topology.readonly.users",
-            "topology.users",
-            "topology.worker.nimbus.thrift.client.use.tls",
-            "ui.filter",
-            "ui.filter.params",
-            "ui.groups",
-            "ui.users",
-            "x509.cert.principal.to.local.regex",
-            *(f"{server}.https.port" for server in ("drpc", "logviewer", "ui")),
-            *(f"{server}.https.need.client.auth" for server in ("drpc", "logviewer", "ui")),
-            *(f"{server}.https.want.client.auth" for server in ("drpc", "logviewer", "ui")),
-        ),
-        (),
-    ),
-}
+_ASKS: Final = frozenset(
+    (
+        "drpc.authorizer",
+        "drpc.authorizer.acl",
+        "drpc.authorizer.acl.filename",
+        "drpc.authorizer.acl.strict",
+        "drpc.http.creds.plugin",
+        "drpc.http.filter",
+        "drpc.http.filter.params",
+        "drpc.invocations.thrift.transport",
+        "drpc.thrift.transport",
+        "logs.groups",
+        "logs.users",
+        "logviewer.filter",
+        "logviewer.filter.params",
+        "nimbus.admins",
+        "nimbus.admins.groups",
+        "nimbus.authorizer",
+        "nimbus.daemon.users",
+        "nimbus.groups",
+        "nimbus.impersonation.acl",
+        "nimbus.impersonation.authorizer",
+        "nimbus.supervisor.users",
+        "nimbus.thrift.client.use.tls",
+        "nimbus.thrift.tls.port",
+        "nimbus.thrift.tls.server.only",
+        "nimbus.thrift.transport",
+        "nimbus.users",
+        "storm.auth.simple-acl.admins",
+        "storm.auth.simple-acl.users",
+        "storm.auth.simple-acl.users.commands",
+        "storm.auth.simple-white-list.users",
+        "storm.blobstore.acl.validation.enabled",
+        "storm.doAsUser",
+        "storm.group.mapping.service",
+        "storm.group.mapping.service.params",
+        "storm.messaging.netty.authentication",
+        "storm.messaging.netty.tls.enable",
+        "storm.principal.tolocal",
+        "storm.thrift.transport",
+        "storm.zookeeper.drpcACL",
+        "supervisor.authorizer",
+        "supervisor.run.worker.as.user",
+        "supervisor.thrift.client.use.tls",
+        "supervisor.thrift.tls.client.auth.required",
+        "supervisor.thrift.transport",
+        "topology.groups",
+        "topology.readonly.groups",
+        "topology.readonly.users",
+        "topology.users",
+        "topology.worker.nimbus.thrift.client.use.tls",
+        "ui.filter",
+        "ui.filter.params",
+        "ui.groups",
+        "ui.http.creds.plugin",
+        "ui.users",
+        "x509.cert.principal.to.local.regex",
+    )
+)
 
-#: Files with private keys and certificates, which ask for TLS.
-_TLS_FILE: Final = re.compile(
+#: Keys that ask for TLS: ports, and files with private keys and certificates.
+_ASKS_FOR_TLS: Final = re.compile(
     r"((nimbus|supervisor)\.thrift\.tls\.(server|client)"
     r"|storm\.messaging\.netty\.tls(\.client)?|(drpc|logviewer|ui)\.https)"
     r"\.(keystore|truststore|key|cert)\.path"
+    r"|(drpc|logviewer|ui)\.https\.(port|(need|want)\.client\.auth)"
 )
 
 #: Keys of servers without effect, with the reason.
@@ -135,9 +120,9 @@ def asks(values: Mapping[str, Any]) -> list[str]:
     return sorted(
         key
         for key, value in values.items()
-        if (key in _ASKS or _TLS_FILE.fullmatch(key))
+        if (key in _ASKS or _ASKS_FOR_TLS.fullmatch(key))
         and value not in _EMPTY
-        and value not in _ASKS.get(key, ())
+        and not (isinstance(value, str) and _DEFAULT.fullmatch(value))
     )
 
 
