@@ -141,7 +141,6 @@ def test_without_alerts_and_findings_nothing_is_merged():
         alert("c", rule="growth"),
     )
     after = next_alerts(
-        None,
         previous,
         ALERT_ROWS.empty_table(),
         known=["node_late", "growth"],

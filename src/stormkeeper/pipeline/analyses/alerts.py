@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.window import Window, WindowSpec
 
 from stormkeeper.conf import Conf
-from stormkeeper.history.parquet import TIME, Retention, TableSpec
+from stormkeeper.history.parquet import Retention, TableSpec
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.table_columns import (
@@ -23,6 +23,9 @@ from stormkeeper.pipeline.table_columns import (
     KILLED_TOPOLOGIES,
     SUPERVISORS,
 )
+
+#: A row of `ALERT_ROWS`.
+_Alert = dict[str, Any]
 
 #: The columns of a finding; `value` and `threshold` have the rule's unit.
 ALERTS: Final = from_arrow_schema(ALERT_ROWS)
@@ -121,30 +124,36 @@ def merge(
     `clear_secs`; then its ``until`` is when it was last seen. Each end is in exactly one result. Of
     `found`, the newest row of each id counts. Times later than `now` become `now`.
     """
-    moment = instant(now)
-    names = [field.name for field in ALERTS.fields]
-    before = _newest(previous.where("until is null"), names).alias("before")
-    present = _newest(found, names).alias("present")
-    both = before.join(present, F.col("before.id") == F.col("present.id"), "full_outer")
-    again = F.col("present.id").isNotNull()
-    columns = {
-        name: F.when(again, F.col(f"present.{name}")).otherwise(F.col(f"before.{name}"))
-        for name in names
-    }
-    columns["since"] = F.least(F.col("before.since"), F.col("present.since"), moment)
-    columns["seen_at"] = F.least(F.greatest("before.seen_at", "present.seen_at"), moment)
-    clear = F.lit(DEFAULT_CLEAR_SECS)
-    for rule, secs in clear_secs.items():
-        clear = F.when(F.col("before.rule") == rule, F.lit(secs)).otherwise(clear)
-    silent = (F.unix_micros(moment) - F.unix_micros("before.seen_at")) / 1e6
-    columns["until"] = F.when(~again & (silent >= clear), F.col("before.seen_at"))
-    return both.select([columns[field.name].alias(field.name) for field in ALERTS.fields])
+    open_, present = (
+        as_alert_rows(alerts.toArrow()).to_pylist()
+        for alerts in (previous.where("until is null"), found)
+    )
+    merged = _merged(open_, present, now, clear_secs)
+    rows = pa.Table.from_pylist(merged, schema=ALERT_ROWS)
+    return found.sparkSession.createDataFrame(rows, ALERTS)
 
 
-def _newest(alerts: DataFrame, names: list[str]) -> DataFrame:
-    row = F.struct(*names)
-    grouped = alerts.groupBy("id").agg(F.max_by(row, "seen_at").alias("row"))
-    return grouped.select("row.*")
+def _merged(
+    open_: list[_Alert], found: list[_Alert], now: datetime, clear_secs: Mapping[str, float]
+) -> list[_Alert]:
+    before, present = _newest(open_), _newest(found)
+    merged = []
+    for id_ in sorted(before | present):
+        both = [rows[id_] for rows in (present, before) if id_ in rows]
+        seen_at = max(row["seen_at"] for row in both)
+        clears_after = clear_secs.get(both[0]["rule"], DEFAULT_CLEAR_SECS)
+        is_over = id_ not in present and (now - seen_at).total_seconds() >= clears_after
+        times = {
+            "since": min(now, *(row["since"] for row in both)),
+            "seen_at": min(now, seen_at),
+            "until": seen_at if is_over else None,
+        }
+        merged.append(both[0] | times)
+    return merged
+
+
+def _newest(alerts: list[_Alert]) -> dict[str, _Alert]:
+    return {row["id"]: row for row in sorted(alerts, key=lambda row: row["seen_at"])}
 
 
 def alert_tables(conf: Conf) -> list[TableSpec]:
@@ -170,7 +179,6 @@ def clear_times(conf: Conf) -> dict[str, float]:
 
 
 def next_alerts(
-    session: SparkSession,
     previous: pa.Table,
     found: pa.Table,
     *,
@@ -183,23 +191,17 @@ def next_alerts(
 
     Alerts of rules that are not `known` end; alerts of known rules that were not `asked` stay.
     """
-    is_open = pc.is_null(previous["until"])
-    unasked = pa.array([rule for rule in known if rule not in asked], pa.string())
-    stays = pc.is_in(previous["rule"], unasked)
-    since = pa.scalar(now - timedelta(seconds=ENDED_SECS), TIME)
-    ended = pc.and_(pc.invert(is_open), pc.greater(pc.coalesce(previous["until"], since), since))
-    left = previous.filter(pc.or_(pc.and_(is_open, stays), ended))
-    given = previous.filter(pc.and_(is_open, pc.invert(stays)))
-    if not given.num_rows and not found.num_rows:
-        return left
-    old = {rule: 0.0 for rule in given["rule"].to_pylist() if rule not in known}
-    merged = merge(
-        session.createDataFrame(given.combine_chunks(), ALERTS),
-        session.createDataFrame(found.combine_chunks(), ALERTS),
-        now,
-        clear_secs={**clear_secs, **old},
-    )
-    return pa.concat_tables([left, as_alert_rows(merged.toArrow())])
+    ended_since = now - timedelta(seconds=ENDED_SECS)
+    kept, open_ = [], []
+    for row in previous.to_pylist():
+        is_open = row["until"] is None
+        if is_open and (row["rule"] in asked or row["rule"] not in known):
+            open_.append(row)
+        elif is_open or row["until"] > ended_since:
+            kept.append(row)
+    unknown = {row["rule"]: 0.0 for row in open_ if row["rule"] not in known}
+    kept += _merged(open_, found.to_pylist(), now, {**clear_secs, **unknown})
+    return pa.Table.from_pylist(kept, schema=ALERT_ROWS)
 
 
 def without_killed(alerts_: pa.Table, killed: Mapping[str, datetime]) -> tuple[pa.Table, pa.Table]:

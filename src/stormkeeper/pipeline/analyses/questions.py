@@ -343,7 +343,6 @@ class Rounds:
             pa.concat_tables([ALERT_ROWS.empty_table(), *found.values()]), killed
         )
         followed = next_alerts(
-            self._session,
             previous,
             news,
             known=[question.rule for question in self._questions],
