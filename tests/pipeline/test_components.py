@@ -1,3 +1,5 @@
+from math import inf
+
 import pyarrow as pa
 
 from stormkeeper.pipeline import rows
@@ -155,7 +157,7 @@ def test_topology_is_kept_for_a_year_after_its_last_pulse():
 
 def test_a_topology_is_asked_for_until_all_of_it_is_known():
     names, questions = Names(None, None, YEAR), Questions((30.0, 100.0))
-    assert questions.next_at is None
+    assert questions.next_at == inf
     seen = {"wc-1-17": (4, 11)}
     questions.saw(seen, names.has, 0.0)
     assert questions.next(0.0) == "wc-1-17"
@@ -172,7 +174,7 @@ def test_a_topology_is_asked_for_until_all_of_it_is_known():
     questions.asked("wc-1-17", names.has, now)
     assert questions.tasks == {}
     questions.saw(seen, names.has, now)
-    assert questions.next_at is None
+    assert questions.next_at == inf
     questions.saw({"wc-1-17": (4, 12)}, names.has, now)
     assert questions.next(now) == "wc-1-17", "there are more tasks than were known"
 

@@ -364,16 +364,9 @@ def _drawing(
     figure.draw(signal)
     figure.title(label)
     first, last = points[0][0], points[-1][0]
-    ticks = [*_ticks(first, last)]
+    ticks = [first + (last - first) * step / 4 for step in range(5)]
     form = "%H:%M" if last - first <= timedelta(days=1) else "%m-%d %H:%M"
     labels = {f"{at:{form}}": at.timestamp() for at in reversed(ticks)}  # each once
     figure.ruler("x").ticks([*labels.values()], [*labels])
     figure.ruler("y").lim(0, None)
     return "\n".join(line.rstrip() for line in plotext.uncolorize(str(figure.build())).splitlines())
-
-
-def _ticks(first: datetime, last: datetime) -> Iterator[datetime]:
-    steps = 4 if last > first else 0
-    yield first
-    for step in range(1, steps + 1):
-        yield first + (last - first) * step / steps

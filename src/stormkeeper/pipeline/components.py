@@ -6,6 +6,7 @@ A rebalance only regroups tasks: one answer of Nimbus names all executors that a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -241,8 +242,8 @@ class Questions:
         return next((storm_id for storm_id, one in self._open.items() if one.at <= now), None)
 
     @property
-    def next_at(self) -> float | None:
-        return min((one.at for one in self._open.values()), default=None)
+    def next_at(self) -> float:
+        return min((one.at for one in self._open.values()), default=inf)
 
     def asked(self, storm_id: str, is_known: Callable[..., bool], now: float) -> None:
         one = self._open[storm_id]

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Self
 import pyarrow as pa
 
 from stormkeeper.conf import Conf
+from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.errors import (
     RpcOutcomeUnknownError,
     RpcUnavailableError,
@@ -97,28 +98,23 @@ class NimbusPoller:
         self._names = self._known(3600 * kept_hours)
         self._lookup = self._names.lookup(time.time())
         self._questions = Questions(pauses_secs)
-        self._outage_secs = outage_secs
-        #: The end of the pause after an outage, and the next pause's length.
+        self._outage = FailureStreak(*outage_secs)
+        #: The end of the pause after a failure.
         self._resting_until = 0.0
-        self._pause_secs = outage_secs[0]
         self._published_at = 0.0
         self._run_id = str(uuid.uuid4())
         self._commits = 0
-        self._changed = threading.Condition()
-        #: Unnamed tasks read since the thread's last round, by topology.
+        self._guard = threading.Lock()
+        #: Unnamed tasks read since the thread's last step, by topology.
         self._seen: dict[str, tuple[int, int]] = {}
-        self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="pipeline-names", daemon=True)
+        self._thread = PeriodicThread("pipeline-names", self._step, first_secs=inf)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
-        self._thread.join(_END_SECS)
+        self._thread.close(_END_SECS)
 
     def named(self, pulses: pa.Table) -> pa.Table:
         """Add the component names known now, and note the unnamed tasks; never waits."""
@@ -129,11 +125,11 @@ class NimbusPoller:
         return self._lookup.named(pulses)
 
     def _saw(self, found: Mapping[str, tuple[int, int]]) -> None:
-        with self._changed:
+        with self._guard:
             for storm_id, (start, end) in found.items():
                 first, last = self._seen.get(storm_id, (start, end))
                 self._seen[storm_id] = (min(first, start), max(last, end))
-            self._changed.notify()
+        self._thread.wake()
 
     def _known(self, kept_secs: float) -> Names:
         components = topologies = None
@@ -144,25 +140,18 @@ class NimbusPoller:
             log.warning("names are unreadable, so Nimbus is asked again: %s", error)
         return Names(components, topologies, kept_secs)
 
-    def _run(self) -> None:
-        while (seen := self._next()) is not None:
-            try:
-                self._take(seen)
-            except (TableError, OSError) as error:
-                self._rest(f"the table of components cannot be kept: {error}")
-            except Exception as error:  # the thread must go on: noted tasks would pile up
-                log.exception("asking Nimbus for components failed, and is tried again")
-                self._rest(f"{type(error).__name__}: {error}")
-
-    def _next(self) -> Mapping[str, tuple[int, int]] | None:
-        with self._changed:
-            at = self._questions.next_at
-            wait = None if at is None else max(at, self._resting_until) - time.monotonic()
-            self._changed.wait_for(
-                lambda: self._stopped or bool(self._seen), None if wait is None else max(0.0, wait)
-            )
+    def _step(self) -> float:
+        """Return the seconds until the next question."""
+        with self._guard:
             seen, self._seen = self._seen, {}
-            return None if self._stopped else seen
+        try:
+            self._take(seen)
+        except (TableError, OSError) as error:
+            self._rest(f"the table of components cannot be kept: {error}")
+        except Exception as error:
+            log.exception("asking Nimbus for components failed, and is tried again")
+            self._rest(f"{type(error).__name__}: {error}")
+        return max(0.0, max(self._questions.next_at, self._resting_until) - time.monotonic())
 
     def _take(self, seen: Mapping[str, tuple[int, int]]) -> None:
         now = time.monotonic()
@@ -202,7 +191,7 @@ class NimbusPoller:
         else:
             self._names.learn(storm_id, *answer, time.time())
             self._status.record_nimbus_answer(None)
-            self._pause_secs = self._outage_secs[0]
+            self._outage.reset()
         self._questions.asked(storm_id, self._is_known, time.monotonic())
 
     def _publish(self) -> None:
@@ -218,8 +207,7 @@ class NimbusPoller:
 
     def _rest(self, reason: str) -> None:
         self._status.record_nimbus_answer(reason)
-        self._resting_until = time.monotonic() + self._pause_secs
-        self._pause_secs = min(2 * self._pause_secs, self._outage_secs[1])
+        self._resting_until = time.monotonic() + self._outage.record()
 
 
 def leader_client(conf: Conf, timeout_secs: float) -> LeaderClient:

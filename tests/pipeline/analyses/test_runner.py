@@ -125,4 +125,4 @@ def test_an_analysis_that_hangs_is_given_up_and_the_others_go_on(spark, tmp_path
             time.sleep(0.5)  # most likely it hangs again
         finally:
             one.stop()
-        until(lambda: not one._thread.is_alive())
+        until(lambda: not one._thread.is_running)

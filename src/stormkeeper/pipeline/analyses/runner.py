@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from stormkeeper.conf import Conf
 from stormkeeper.daemon import spark as engine
+from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.history import manifest
 from stormkeeper.history.manifest import Origin
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 _JOB_SECS: Final = 60.0
 
 _END_SECS: Final = 2.0
+_POLL_SECS: Final = 0.1
 
 _LIST_SECS: Final = 5.0
 
@@ -69,50 +70,47 @@ class AnalysisRunner:
         self._store = store
         self._status = status
         self._secs: float = conf["pipeline.analyses.secs"]
-        self._stopping = threading.Event()
         self._failing: dict[str, str] = {}
         self._session: SparkSession | None = None
-        self._thread: threading.Thread | None = None
+        self._rounds: Rounds | None = None
+        self._thread = PeriodicThread("analyses", self._step)
 
     def start(self, session: SparkSession) -> None:
         """Start the thread, if configured; the first round begins an interval later."""
         if self._secs:
             self._session = session
-            self._thread = threading.Thread(
-                target=self._run, args=(session,), name="analyses", daemon=True
-            )
             self._thread.start()
 
     def ask_to_stop(self) -> None:
         """Begin no further round, and cancel a running round, which the next start repeats."""
-        self._stopping.set()
+        self._thread.close(0.0)
         self._give_up()
 
     def stop(self) -> None:
         self.ask_to_stop()
-        if self._thread is not None:
-            self._thread.join(_END_SECS)
+        ends_at = time.monotonic() + _END_SECS
+        while not self._thread.close(_POLL_SECS) and time.monotonic() < ends_at:
+            self._give_up()  # the round goes on to the next analysis
 
-    def _run(self, session: SparkSession) -> None:
-        asking = None
-        due = time.monotonic()
-        while not self._stopping.wait(max(0.0, due - time.monotonic())):
-            due = time.monotonic() + self._secs
-            failures: Mapping[str, Exception] = {}
-            try:
-                if asking is None:
-                    asking = self._begin(session)
-                else:
-                    with self._in_time():
-                        self._round(asking)
-                    failures = asking.failures
-            except Exception as error:
-                failures = {ROUND: error}
-            if not self._stopping.is_set():
-                self._tell(failures)
+    def _step(self) -> float:
+        began = time.monotonic()
+        failures: Mapping[str, Exception] = {}
+        try:
+            if self._rounds is None:
+                self._rounds = self._begin()
+            else:
+                with self._in_time():
+                    self._round(self._rounds)
+                failures = self._rounds.failures
+        except Exception as error:
+            failures = {ROUND: error}
+        if not self._thread.is_closing:
+            self._tell(failures)
+        return max(0.0, began + self._secs - time.monotonic())
 
-    def _begin(self, session: SparkSession) -> Rounds:
-        session = session.newSession()
+    def _begin(self) -> Rounds:
+        assert self._session is not None
+        session = self._session.newSession()
         for key, value in _SETTINGS.items():
             session.conf.set(key, value)
         session.sparkContext.setJobGroup(_JOBS, "analyses")  # this thread's jobs
@@ -131,7 +129,7 @@ class AnalysisRunner:
             if row["killed_at"] is not None
         }
         found = asking.next(previous, now, killed)
-        if self._stopping.is_set():  # a cancelled round has no result
+        if self._thread.is_closing:  # a cancelled round has no result
             return
         news = alert_changes(previous, found, now)
         number = round(now.timestamp() * 1000)
@@ -178,17 +176,14 @@ class AnalysisRunner:
 
     @contextlib.contextmanager
     def _in_time(self) -> Iterator[None]:
-        ended = threading.Event()
-
-        def watch() -> None:
-            while not ended.wait(_JOB_SECS):
-                self._give_up()
-
-        threading.Thread(target=watch, name="analyses-deadline", daemon=True).start()
+        deadline = PeriodicThread(
+            "analyses-deadline", self._give_up, first_secs=_JOB_SECS, period_secs=_JOB_SECS
+        )
+        deadline.start()
         try:
             yield
         finally:
-            ended.set()
+            deadline.close(_END_SECS)
 
     def _give_up(self) -> None:
         if self._session is None:
