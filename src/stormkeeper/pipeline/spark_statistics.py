@@ -120,7 +120,6 @@ def coarser(df: DataFrame, minutes: int) -> DataFrame:
     """Merge a roll-up's buckets into buckets of `minutes`, a multiple of the old length."""
 
     def longer_of(finer: pa.Table) -> pa.Table:
-        columns = {name: finer[name].cast(ROLLUP.field(name).type) for name in ROLLUP.names}
-        return merge_buckets(pa.table(columns), minutes)
+        return merge_buckets(finer.select(ROLLUP.names).cast(ROLLUP), minutes)
 
     return df.groupBy("storm_id").applyInArrow(longer_of, from_arrow_schema(ROLLUP))
