@@ -100,7 +100,7 @@ def test_output_is_no_part_of_the_log(start):
     child = start(code)
     until(lambda: child.output() == (["rows 5"], 1))
     until(lambda: child.returncode is not None)
-    assert child.new_log_lines() == ["late"]
+    assert child.growing_log.new_lines() == ["late"]
     assert child.log_tail() == "late"
 
 

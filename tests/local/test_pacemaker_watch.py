@@ -73,11 +73,11 @@ def test_pulses_faster_than_the_looks_are_all_counted(start_pacemaker):
 def test_last_look_is_repeated_until_it_is_answered(start_pacemaker, caplog):
     server = start_pacemaker()
     beat = heartbeat("wc-1-17", {(1, 1): spout(12)})
-    # No look lies between the first and the last.
-    watch = ClusterWatcher([Address(server.host, server.port)], period_secs=3600.0)
     with PacemakerClient(server.address) as client:
         client.send_pulse(path("wc-1-17"), beat)
-        until(lambda: watch.snapshot().pacemakers[0].instance)
+        # No look lies between the first and the last.
+        watch = ClusterWatcher([Address(server.host, server.port)], period_secs=3600.0)
+        until(lambda: watch.snapshot().workers)
         for _ in range(20):
             client.send_pulse(path("wc-1-17"), beat)
     server.suspend()

@@ -1,6 +1,11 @@
 """What the ledger of a local run makes of the Pacemakers' answers."""
 
-from stormkeeper.local.pacemaker_watch import ComponentCounts, PulseLedger, WorkerPulses
+from stormkeeper.local.pacemaker_watch import (
+    ComponentCounts,
+    PacemakerStatus,
+    PulseLedger,
+    WorkerPulses,
+)
 from stormkeeper.paths import WorkerId
 
 A, B = "127.0.0.1:1", "127.0.0.1:2"
@@ -12,14 +17,9 @@ def pulse(received, by=WORKER, **components):
     return lambda pacemaker: WorkerPulses(by, pacemaker, 1, received, counts)
 
 
-def answer(ledger, address, *pulses, instance="i1", received=None, keys=1):
-    ledger.answered(
-        address,
-        instance=instance,
-        pulses_received=len(pulses) if received is None else received,
-        keys=keys,
-        pulses=[made(address) for made in pulses],
-    )
+def answer(ledger, address, *pulses):
+    status = PacemakerStatus(address, len(pulses), keys=1)
+    ledger.record(status, [made(address) for made in pulses])
 
 
 def worker(ledger):
@@ -28,7 +28,7 @@ def worker(ledger):
 
 
 def test_gap_is_the_longest_time_between_two_receipts():
-    ledger = PulseLedger()
+    ledger = PulseLedger([A, B])
     answer(ledger, A, pulse(10.0))
     answer(ledger, A, pulse(13.0))
     answer(ledger, A, pulse(17.5))
@@ -38,14 +38,14 @@ def test_gap_is_the_longest_time_between_two_receipts():
 
 
 def test_silence_that_lasts_is_a_gap_too():
-    ledger = PulseLedger()
+    ledger = PulseLedger([A, B])
     answer(ledger, A, pulse(10.0))
     assert worker(ledger).gap_at(12.0) == 2.0
     assert worker(ledger).gap_at(40.0) == 30.0
 
 
 def test_worker_keeps_its_history_on_another_pacemaker():
-    ledger = PulseLedger()
+    ledger = PulseLedger([A, B])
     answer(ledger, A, pulse(10.0))
     answer(ledger, B, pulse(14.0))
     assert worker(ledger).pacemaker == B
@@ -53,7 +53,7 @@ def test_worker_keeps_its_history_on_another_pacemaker():
 
 
 def test_older_copy_on_another_pacemaker_only_counts():
-    ledger = PulseLedger()
+    ledger = PulseLedger([A, B])
     answer(ledger, B, pulse(14.0, words=(5, 1)))
     answer(ledger, A, pulse(10.0, words=(2, 1)))
     seen = worker(ledger)
@@ -61,33 +61,16 @@ def test_older_copy_on_another_pacemaker_only_counts():
     assert seen.components["words"] == ComponentCounts(5, 1)
 
 
-def test_pulses_of_a_restarted_pacemaker_add_to_those_before():
-    ledger = PulseLedger()
-    answer(ledger, A, received=7, instance="i1")
-    answer(ledger, A, received=9, instance="i1")
-    answer(ledger, A, received=2, instance="i2")
-    answer(ledger, A, received=3, instance="i2")
-    assert ledger.snapshot().pacemakers[0].pulses_received == 12
-
-
-def test_pulses_of_a_pacemaker_restarted_twice_all_count():
-    ledger = PulseLedger()
-    for instance, received in (("i1", 4), ("i2", 3), ("i3", 2)):
-        answer(ledger, A, received=received, instance=instance)
-    assert ledger.snapshot().pacemakers[0].pulses_received == 9
-
-
 def test_silent_pacemaker_is_listed():
-    ledger = PulseLedger()
-    ledger.expect(B)
-    answer(ledger, A, received=5, keys=3)
+    ledger = PulseLedger([A, B])
+    ledger.record(PacemakerStatus(A, 5, 3), [])
     first, second = ledger.snapshot().pacemakers
     assert (first.address, first.pulses_received, first.keys) == (A, 5, 3)
     assert (second.address, second.pulses_received) == (B, 0)
 
 
 def test_components_add_up_over_workers():
-    ledger = PulseLedger()
+    ledger = PulseLedger([A, B])
     other = WorkerId("wc-1-1", "node", 6701)
     answer(ledger, A, pulse(1.0, words=(5, 2)), pulse(1.0, by=other, words=(10, 3), lines=(1, 0)))
     assert ledger.snapshot().components() == {

@@ -18,7 +18,7 @@ from stormkeeper.paths import WorkerId
 def test_report_has_the_documented_shape():
     counts = {"w": ComponentCounts(4, 2), "looked_at": ComponentCounts(0, 3, partial=True)}
     snapshot = RunSnapshot(
-        [PacemakerStatus("127.0.0.1:1", "i", 12, 1), PacemakerStatus("127.0.0.1:2")],
+        [PacemakerStatus("127.0.0.1:1", 12, 1), PacemakerStatus("127.0.0.1:2")],
         [
             WorkerPulses(
                 WorkerId("wc-1-1", "local", 6700),

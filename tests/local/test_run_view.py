@@ -47,7 +47,7 @@ def picture(
         up_secs=65,
         processes=[ProcessRow("pacemaker 1", 4711, "running", ADDRESS, 31.4)],
         snapshot=RunSnapshot(
-            [PacemakerStatus(ADDRESS, "i", 21, 1)],
+            [PacemakerStatus(ADDRESS, 21, 1)],
             [WorkerPulses(WORKER, ADDRESS, 21, now - 1.5, components, completed, max_gap_secs=3.1)],
         ),
         statuses={WORKER: status},

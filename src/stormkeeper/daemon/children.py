@@ -106,6 +106,27 @@ def last_lines(log: Path) -> str:
     return "\n".join(text.splitlines()[-ERROR_LINES:])
 
 
+class GrowingLog:
+    """Reads a growing log, from where the last read ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new_lines(self) -> list[str]:
+        """Return the complete lines since the last call."""
+        try:
+            with self._path.open("rb") as log:
+                if log.seek(0, os.SEEK_END) < self._offset:  # the log was rotated
+                    self._offset = 0
+                log.seek(self._offset)
+                new, newline, _ = log.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return []
+        self._offset += len(new) + len(newline)
+        return new.decode(errors="replace").splitlines() if newline else []
+
+
 class Child:
     """A child process, which ends with the calling thread. Raises `ChildError` if none can start.
 
@@ -130,7 +151,7 @@ class Child:
         self._line_count = 0
         self.ready_match: re.Match[str] | None = None
         self._ready = ready
-        self._log_read = 0
+        self.growing_log = GrowingLog(log)
         try:
             with log.open("ab") as log_file:
                 self._process = subprocess.Popen(
@@ -170,14 +191,6 @@ class Child:
 
     def log_tail(self) -> str:
         return last_lines(self.log) or "\n".join(self.output()[0][-ERROR_LINES:])
-
-    def new_log_lines(self) -> list[str]:
-        """Return the complete lines of the log since the last call."""
-        with self.log.open("rb") as log:
-            log.seek(self._log_read)
-            new, newline, _ = log.read().rpartition(b"\n")
-        self._log_read += len(new) + len(newline)
-        return new.decode(errors="replace").splitlines()
 
     def memory_mib(self, *, without: Collection[int] = ()) -> float:
         return memory_mib(self.pid, without=without) if self.returncode is None else 0.0

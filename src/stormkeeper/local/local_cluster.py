@@ -222,7 +222,7 @@ class LocalCluster:
                 self._view.note(f"in another shell: {command}")
         for name, machine_log in self._machine_logs.items():
             if name in self._ready_noted and not self._has_failed:
-                notes = machine_log.read(self._children[name].new_log_lines()).notes
+                notes = machine_log.read(self._children[name].growing_log.new_lines()).notes
                 for line in notes:
                     self._view.note(line)
                 self._has_failed = any(_CRASHED.search(line) for line in notes)
@@ -267,7 +267,7 @@ class LocalCluster:
                 continue
             self._ready_noted.add(planned.name)
             if planned.name in self._machine_logs:
-                child.new_log_lines()  # skip its messages from the start of the cluster
+                child.growing_log.new_lines()  # skip its messages from the start of the cluster
             note = planned.ready_note.format(child.ready_match.group(1))
             self._view.note(f"{note} (process {child.pid})")
 

@@ -7,7 +7,7 @@ Each Pacemaker has a thread, so that a dead Pacemaker delays no other. A pulse's
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from stormkeeper import paths
 from stormkeeper.conf import Address
@@ -57,7 +57,6 @@ class PacemakerStatus:
     """A Pacemaker's last answer."""
 
     address: str
-    instance: str = ""
     pulses_received: int = 0
     keys: int = 0
 
@@ -98,37 +97,18 @@ class RunSnapshot:
         return totals
 
 
-@dataclass
 class PulseLedger:
     """Collects the Pacemakers' reports; times are seconds of a monotonic clock."""
 
-    _pacemakers: dict[str, PacemakerStatus] = field(default_factory=dict)
-    _workers: dict[WorkerId, WorkerPulses] = field(default_factory=dict)
-    #: Pulses before a server's restart, by address.
-    _earlier_pulses: dict[str, int] = field(default_factory=dict)
+    def __init__(self, addresses: Iterable[str]) -> None:
+        self._pacemakers = {address: PacemakerStatus(address) for address in addresses}
+        self._workers: dict[WorkerId, WorkerPulses] = {}
 
-    def expect(self, address: str) -> None:
-        self._pacemakers.setdefault(address, PacemakerStatus(address))
-
-    def answered(
-        self,
-        address: str,
-        *,
-        instance: str,
-        pulses_received: int,
-        keys: int,
-        pulses: Sequence[WorkerPulses],
-    ) -> None:
+    def record(self, status: PacemakerStatus, pulses: Iterable[WorkerPulses]) -> None:
         """Record an answer of a Pacemaker, with the pulses since the last answer."""
-        before = self._pacemakers.get(address, PacemakerStatus(address))
-        earlier = self._earlier_pulses.get(address, 0)
-        if before.instance and before.instance != instance:
-            earlier = self._earlier_pulses[address] = before.pulses_received
-        self._pacemakers[address] = PacemakerStatus(
-            address, instance, earlier + pulses_received, keys
-        )
+        self._pacemakers[status.address] = status
         for pulse in sorted(pulses, key=lambda p: p.last_received):
-            self._pulse(pulse)
+            self._record_pulse(pulse)
 
     def snapshot(self) -> RunSnapshot:
         return RunSnapshot(
@@ -136,7 +116,7 @@ class PulseLedger:
             [self._workers[worker] for worker in sorted(self._workers)],
         )
 
-    def _pulse(self, new: WorkerPulses) -> None:
+    def _record_pulse(self, new: WorkerPulses) -> None:
         before = self._workers.get(new.worker)
         if before is not None:
             pulses = before.pulses + new.pulses
@@ -160,14 +140,14 @@ class ClusterWatcher:
         period_secs: float,
         settings: ClientSettings = ClientSettings(),  # noqa: B008 -- frozen
     ) -> None:
-        self._ledger = PulseLedger()
+        servers = tuple(servers)
+        self._ledger = PulseLedger(map(str, servers))
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._period = period_secs
         self._settings = settings
         self._threads = []
         for server in servers:
-            self._ledger.expect(str(server))
             thread = threading.Thread(
                 target=self._follow, args=(server,), name=f"watch {server}", daemon=True
             )
@@ -203,14 +183,10 @@ class ClusterWatcher:
                 else:
                     # Only now, so that a failed look is repeated.
                     position = look.position
+                    info = look.info
+                    status = PacemakerStatus(address, info.pulses_received, info.keys)
                     with self._lock:
-                        self._ledger.answered(
-                            address,
-                            instance=look.info.instance,
-                            pulses_received=look.info.pulses_received,
-                            keys=look.info.keys,
-                            pulses=found,
-                        )
+                        self._ledger.record(status, found)
                     if last_looks:
                         return
                 if last_looks == LAST_LOOKS:

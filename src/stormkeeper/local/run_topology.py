@@ -27,6 +27,7 @@ from stormkeeper.client import (
 from stormkeeper.client.nimbus_connection import NimbusConnection, connect
 from stormkeeper.client.topology_view import TopologyView
 from stormkeeper.conf import Conf
+from stormkeeper.daemon.children import GrowingLog
 from stormkeeper.daemon.logs import CONTINUED
 from stormkeeper.errors import LocalClusterError, RpcError, StormkeeperError
 from stormkeeper.local import run_plan
@@ -280,23 +281,10 @@ class WorkerLog:
 @dataclass
 class _Slot:
     folder: Path
+    growing_log: GrowingLog
     pid: int | None = None
-    offset: int = 0
     log: WorkerLog = field(default_factory=lambda: WorkerLog("worker"))
     is_ready: bool = False
-
-    def new_lines(self) -> list[str]:
-        """Return the whole lines since the last call."""
-        try:
-            with (self.folder / "worker.log").open("rb") as log:
-                if log.seek(0, 2) < self.offset:  # the log was rotated
-                    self.offset = 0
-                log.seek(self.offset)
-                new, newline, _ = log.read().rpartition(b"\n")
-        except OSError:
-            return []
-        self.offset += len(new) + len(newline)
-        return new.decode(errors="replace").splitlines() if newline else []
 
     def look_at_pid(self) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -325,11 +313,11 @@ class LocalWorkers:
         """Read new lines; return messages for the user."""
         for machine in self._machines:
             for folder in sorted((machine.all_artifacts / storm_id).glob("*")):
-                self._slots.setdefault(folder, _Slot(folder))
+                self._slots.setdefault(folder, _Slot(folder, GrowingLog(folder / "worker.log")))
         notes = []
         for slot in self._slots.values():
             slot.look_at_pid()
-            said: LogNews = slot.log.read(slot.new_lines())
+            said: LogNews = slot.log.read(slot.growing_log.new_lines())
             notes += [self._packed.sub(lambda _: self._code, line) for line in said.notes]
             if said.beats and not slot.is_ready:
                 slot.is_ready = True
