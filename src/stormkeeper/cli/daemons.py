@@ -9,7 +9,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -288,17 +288,32 @@ def node_health_check(as_json: bool) -> None:
     help="The release of Storm that reads them.",
 )
 @click.option(
-    "--components", is_flag=True, help="Executors name their components, as Stormkeeper's do."
+    "--components",
+    "names_components",
+    is_flag=True,
+    help="Executors name their components, as Stormkeeper's do.",
 )
-@click.option("--faults", "has_faults", is_flag=True, help="Add faults, one of each kind.")
+@click.option("--faults", "has_troubles", is_flag=True, help="Add faults, one of each kind.")
 @click.option(
     "--truth",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Write the simulated events to FILE, as lines of JSON.",
 )
-@click.option("--no-counters", is_flag=True, help="Leave the workers' counters out of FILE.")
-@click.option("--duration", type=_POSITIVE, metavar="SECONDS", help="End after that time.")
+@click.option(
+    "--no-counters",
+    "tells_counters",
+    flag_value=False,
+    default=True,
+    help="Leave the workers' counters out of FILE.",
+)
+@click.option(
+    "--duration",
+    "duration_secs",
+    type=_POSITIVE,
+    metavar="SECONDS",
+    help="End after that time.",
+)
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -316,18 +331,11 @@ def simulate(
     workers_per_node: int | None,
     topologies: int | None,
     rate: float | None,
-    count_every: int,
     connections: int | None,
     storm_release: str | None,
-    components: bool,
-    has_faults: bool,
     truth: Path | None,
-    no_counters: bool,
-    duration: float | None,
-    seed: int,
-    cleans: bool,
-    beside: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Send the heartbeats of simulated workers to the Pacemakers.
 
@@ -349,21 +357,14 @@ def simulate(
 
         sized = PROFILES[profile].sized(nodes, workers_per_node, topologies)
         period = sized.workers / rate if rate else float(conf["task.heartbeat.frequency.secs"])
-        options = process.SimulationOptions(
+        chosen = process.SimulationOptions(
             sized,
-            seed=seed,
             period_secs=period,
-            count_every=count_every,
             connections=connections or sized.nodes,
             release=Release(int(storm_release)) if storm_release else None,
-            names_components=components,
-            has_troubles=has_faults,
-            duration_secs=duration,
-            cleans=cleans,
-            beside=beside,
-            tells_counters=not no_counters,
+            **options,
         )
-        summary = process.run(conf, options, truth, stop, lambda line: click.echo(line, err=True))
+        summary = process.run(conf, chosen, truth, stop, lambda line: click.echo(line, err=True))
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     else:
