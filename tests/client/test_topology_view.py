@@ -87,11 +87,3 @@ def test_a_page_that_says_next_to_nothing():
 )
 def test_the_line_that_says_what_happened(error, line):
     assert topology_view.newest_line(error) == (error.splitlines()[0] if line is None else line)
-
-
-@pytest.mark.parametrize(
-    ("conf", "secs"),
-    [({"topology.message.timeout.secs": 7}, 7.0), ({}, 30.0)],
-)
-def test_how_long_nimbus_waits(conf, secs):
-    assert topology_view.kill_wait_in(conf) == secs

@@ -198,7 +198,7 @@ class SmallNimbus:
         return self._summary(self._standing(name))
 
     def getTopologyConf(self, storm_id):  # noqa: N802
-        return json.dumps(self._by_id(storm_id).conf)
+        return json.dumps({"topology.message.timeout.secs": 30} | self._by_id(storm_id).conf)
 
     def getTopologyPageInfo(self, storm_id, window, include_sys):  # noqa: N802
         assert (window, include_sys) == (":all-time", False)

@@ -74,8 +74,8 @@ def all_blobs(connection: NimbusConnection) -> Iterator[Blob]:
             yield describe_blob(connection, key)
 
 
-def download_blob(connection: NimbusConnection, key: str, write: Callable[[bytes], object]) -> int:
-    """Fetch a blob, call `write` with each chunk, and return the size in bytes.
+def download_blob(connection: NimbusConnection, key: str, write: Callable[[bytes], object]) -> None:
+    """Fetch a blob, and call `write` with each chunk.
 
     Raises `RefusedError` if missing or unreadable, `RemoteProtocolError` for missing bytes.
     """
@@ -88,7 +88,6 @@ def download_blob(connection: NimbusConnection, key: str, write: Callable[[bytes
         raise RemoteProtocolError(
             f"Nimbus sent {size} of the {begun.data_size} bytes of {key}: try again"
         )
-    return size
 
 
 def create_blob(

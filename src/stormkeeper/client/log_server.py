@@ -75,7 +75,7 @@ def machines_of_host(
 ) -> dict[str, LogMachine]:
     """Return all supervisors of a host, for the log of a past worker at `port`."""
     return {
-        node: _machine(host, info, {port})
+        node: LogMachine(host, info.http_port, True, (port,))
         for node, info in sorted(supervisors.items())
         if info.hostname == host
     }

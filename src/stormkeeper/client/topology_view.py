@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from stormkeeper.client.nimbus_connection import NimbusConnection
 from stormkeeper.conf.address import supervisor_names
@@ -31,8 +30,6 @@ COMPLETED: Final = "COMPLETED"
 #: The window since a worker's start.
 _ALL_TIME: Final = ":all-time"
 _KILL_WAIT: Final = "topology.message.timeout.secs"
-#: Storm's default.
-_KILL_WAIT_SECS: Final = 30.0
 
 # The views' field names are the keys of `storm status --json`.
 
@@ -270,12 +267,7 @@ def kill_wait_secs(connection: NimbusConnection, name: str) -> float:
     except RpcRefusedError:
         # The topology's code is lost or damaged; Nimbus then uses its own conf.
         conf = connection.nimbus.getNimbusConf()
-    return kill_wait_in(json.loads(conf))
-
-
-def kill_wait_in(conf: Mapping[str, Any]) -> float:
-    value = conf.get(_KILL_WAIT)
-    return float(value) if isinstance(value, int | float) else _KILL_WAIT_SECS
+    return float(json.loads(conf)[_KILL_WAIT])
 
 
 def _component(id_: str, kind: str, stats: ComponentAggregateStats) -> ComponentView:
