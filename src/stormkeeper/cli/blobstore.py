@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from stormkeeper.cli.options import (
     examples,
     exit_with,
 )
+from stormkeeper.cli.output import note, print_json
 from stormkeeper.daemon.durable import replace_file
 from stormkeeper.errors import RefusedError
 from stormkeeper.names import printable
@@ -76,12 +76,12 @@ def list_blobs(keys: tuple[str, ...], as_json: bool) -> None:
                 try:
                     yield blob_transfer.describe_blob(connection, key)
                 except RefusedError as error:
-                    click.echo(f"storm: {printable(str(error))}", err=True)
+                    note(str(error))
                     missing.append(key)
 
         found = described() if keys else blob_transfer.all_blobs(connection)
         if as_json:
-            click.echo(json.dumps([asdict(blob) for blob in found]))
+            print_json([asdict(blob) for blob in found])
         else:
             for blob in found:
                 click.echo(printable(f"{blob.key} {blob.version} [{', '.join(blob.acl)}]"))
@@ -135,7 +135,7 @@ def create(key: str, file: BinaryIO, replication: int | None) -> None:
         from stormkeeper.client import blob_transfer
 
         size = blob_transfer.create_blob(connection, key, file, replication=replication)
-    click.echo(f"storm: created {key} with {size} bytes", err=True)
+    note(f"created {key} with {size} bytes")
 
 
 @command("storm blobstore update rates.csv -f rates.csv", group=blobstore)
@@ -147,7 +147,7 @@ def update(key: str, file: BinaryIO) -> None:
         from stormkeeper.client import blob_transfer
 
         size = blob_transfer.update_blob(connection, key, file)
-    click.echo(f"storm: {key} has {size} bytes now", err=True)
+    note(f"{key} has {size} bytes now")
 
 
 @command("storm blobstore delete rates.csv", group=blobstore)
@@ -156,7 +156,7 @@ def delete(key: str) -> None:
     """Delete the blob KEY, unless a topology uses it."""
     with connected() as connection:
         connection.nimbus.deleteBlob(key)
-    click.echo(f"storm: deleted {key}", err=True)
+    note(f"deleted {key}")
 
 
 @command(
@@ -190,6 +190,6 @@ def replication(
         else:
             count = connection.nimbus.updateBlobReplication(key, replication)
     if as_json:
-        click.echo(json.dumps({"key": key, "replication": count}))
+        print_json({"key": key, "replication": count})
     else:
         click.echo(f"Current replication factor {count}")

@@ -11,6 +11,7 @@ import click
 
 from stormkeeper.cli.connections import connected, json_option
 from stormkeeper.cli.options import Fault, command, conf_options, exit_with, faults, load_conf
+from stormkeeper.cli.output import print_json
 
 if TYPE_CHECKING:
     from stormkeeper.client.nimbus_connection import NimbusConnection
@@ -49,7 +50,7 @@ def check(name: str, offline: bool, as_json: bool) -> None:
     folder, _ = _find(name, offline=offline)
     found = _check(folder)
     if as_json:
-        click.echo(json.dumps(_as_values(found)))
+        print_json(_as_values(found))
     else:
         _say(found)
     if any(found.values()):

@@ -13,6 +13,7 @@ import click
 
 import stormkeeper
 from stormkeeper.cli.options import Fault, Group, command, examples, exit_with, load_conf
+from stormkeeper.cli.output import note, print_json
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Finding
@@ -58,14 +59,14 @@ def check(file: Path, strict: bool, as_json: bool) -> None:
             {"key": finding.key, "error": finding.is_error, "message": finding.message}
             for finding in findings
         ]
-        click.echo(json.dumps({"file": str(file), "keys": len(keys), "findings": objects}))
+        print_json({"file": str(file), "keys": len(keys), "findings": objects})
     else:
         for finding in findings:
             click.echo(f"{'error' if finding.is_error else 'warning'}: {finding.message}")
         counts = {"key": len(keys), "error": errors, "warning": len(findings) - errors}
         summary = [f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items() if n]
         summary += [] if findings else ["all well"]
-        click.echo(f"storm: {file}: {', '.join(summary)}", err=True)
+        note(f"{file}: {', '.join(summary)}")
     exit_with(1 if errors else 0)
 
 
@@ -96,7 +97,7 @@ def version(as_json: bool) -> None:
         "Java": _java_version(),
     }
     if as_json:
-        click.echo(json.dumps({name.lower(): found for name, found in versions.items()}))
+        print_json({name.lower(): found for name, found in versions.items()})
         return
     for name, found in versions.items():
         click.echo(f"{name} {found or 'not found'}")

@@ -6,7 +6,6 @@ imported on connection, so that ``--help`` stays quick.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import signal
@@ -25,7 +24,7 @@ from stormkeeper.cli.options import (
     faults,
     load_conf,
 )
-from stormkeeper.cli.output import Progress, duration, time_left
+from stormkeeper.cli.output import Progress, duration, print_json, time_left
 from stormkeeper.errors import (
     AccessDeniedError,
     ConfigError,
@@ -133,8 +132,15 @@ def wait_for(
         exit_with(128 + signal.SIGINT)
 
 
-def end(name: str, status: WaitStatus | None, secs: float) -> None:
-    """Print the status after a wait of `secs`, if any; end the command if the effect is missing."""
+def end(
+    name: str, status: WaitStatus | None, secs: float, *, as_json: bool = False, **values: Any
+) -> None:
+    """Print the status after a wait of `secs`, if any; end the command if the effect is missing.
+
+    With `as_json`, first print the name, the `values` and the status.
+    """
+    if as_json:
+        print_json({"name": name, **values, **status_values(status)})
     if status is None:
         return
     if status.has_failed:
@@ -158,10 +164,6 @@ def status_values(status: WaitStatus | None) -> dict[str, Any]:
     if status is None:
         return {"done": False, "text": "Nimbus has accepted it; the command did not wait"}
     return {"done": status.is_done, "text": status.text}
-
-
-def print_json(**values: Any) -> None:
-    click.echo(json.dumps(values))
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from stormkeeper.cli.options import (
     log_warning,
     read_conf,
 )
+from stormkeeper.cli.output import note, print_json
 
 if TYPE_CHECKING:
     from stormkeeper.daemon.lifecycle import StopSignals
@@ -185,7 +186,7 @@ def kill_workers(as_json: bool) -> None:
     with faults():
         directories = Directories.from_conf(conf)
         if is_locked(directories.local_state):
-            click.echo("storm: a supervisor runs here, and will start its workers again", err=True)
+            note("a supervisor runs here, and will start its workers again")
         ended = end_workers(directories, SlotTimeouts.from_conf(conf).grace)
     if as_json:
         values = [
@@ -198,7 +199,7 @@ def kill_workers(as_json: bool) -> None:
             }
             for one in ended
         ]
-        click.echo(json.dumps(values))
+        print_json(values)
     elif not ended:
         click.echo("no worker runs here")
     else:
@@ -229,7 +230,7 @@ def node_health_check(as_json: bool) -> None:
         failed = health_checks.check(conf)
     if as_json:
         values = [{"name": one.name, "reason": one.reason} for one in failed]
-        click.echo(json.dumps({"healthy": not failed, "failed": values}))
+        print_json({"healthy": not failed, "failed": values})
         exit_with(1 if failed else 0)
     if failed:
         raise Fault(

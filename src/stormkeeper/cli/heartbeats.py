@@ -29,8 +29,8 @@ from stormkeeper.cli.options import (
     load_conf,
     watch_option,
 )
+from stormkeeper.cli.output import note, print_json
 from stormkeeper.errors import SerializationError, StormkeeperError
-from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Address
@@ -112,7 +112,7 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     elif reading is not None:
         click.echo(_shown(reading, as_json=as_json))
     elif path in _ALWAYS_THERE and not silent:
-        click.echo("storm: all Pacemakers answered, and hold no heartbeat", err=True)
+        note("all Pacemakers answered, and hold no heartbeat")
         if as_json:
             click.echo("[]")
     else:
@@ -202,9 +202,7 @@ def _print_new_servers(pool: PacemakerPool, timeout_secs: float) -> None:
     from stormkeeper.heartbeats.coverage import unproven_on
 
     for server, info in unproven_on(pool.server_infos(), math.inf, timeout_secs).items():
-        click.echo(
-            f"storm: {horizon_text(server, info)}: workers may not have sent one yet", err=True
-        )
+        note(f"{horizon_text(server, info)}: workers may not have sent one yet")
 
 
 def _nothing(what: str, silent: Collection[Address], hint: str = "") -> Fault:
@@ -232,12 +230,12 @@ def _print_servers(*, as_json: bool) -> None:
             for name, value in (info or {}).items():
                 click.echo(f"  {name}: {json.dumps(value) if isinstance(value, list) else value}")
     if as_json:
-        click.echo(json.dumps(values))
+        print_json(values)
     if failures and len(failures) == len(answers):
         with pool_faults():
             raise join_errors(failures)
     for failure in failures:
-        click.echo(f"storm: warning: {printable(str(failure))}", err=True)
+        note(f"warning: {failure}")
     exit_with(UnansweredFault.exit_code if failures else 0)
 
 
@@ -254,10 +252,7 @@ def _shown(heartbeat: Heartbeat, *, as_json: bool) -> str:
         record = deserialize(ClusterWorkerHeartbeat, data)
     except SerializationError as error:
         old = "" if age is None else f"{age:.1f} s old, "
-        click.echo(
-            f"storm: not a heartbeat ({error}), {old}on {heartbeat.server}; shown in hexadecimal",
-            err=True,
-        )
+        note(f"not a heartbeat ({error}), {old}on {heartbeat.server}; shown in hexadecimal")
         if as_json:
             return json.dumps({"hex": data.hex(), **where})
         lines = (data[i : i + _HEX_WIDTH].hex() for i in range(0, len(data), _HEX_WIDTH))

@@ -9,7 +9,6 @@ the server's both.
 from __future__ import annotations
 
 import heapq
-import json
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,13 +19,12 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from stormkeeper.cli.output import map_floats
+from stormkeeper.cli.output import map_floats, print_json
 from stormkeeper.errors import (
     NotAuthorizedError,
     PacemakerUnavailableError,
@@ -385,7 +383,7 @@ def _fault(error: StormkeeperError) -> tuple[ServerState, str]:
 def _print_json(statistics: PulseStatistics) -> None:
     summary = statistics.summary(time.monotonic(), _OLDEST_IN_JSON)
     rounded = map_floats(asdict(summary), lambda value: round(value, 3))
-    click.echo(json.dumps({"time": datetime.now(UTC).isoformat()} | rounded))
+    print_json({"time": datetime.now(UTC).isoformat()} | rounded)
 
 
 @contextmanager

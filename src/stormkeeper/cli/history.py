@@ -20,6 +20,7 @@ from stormkeeper.cli.output import (
     aligned,
     duration,
     iso_time,
+    print_json,
     remark,
     remark_on_age,
 )
@@ -80,7 +81,7 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
             names = node_names(database.hosts(past), (event["node"] for event in found))
             remark_on_age(past, "worker_events")
     if as_json:
-        click.echo(json.dumps(found, default=iso_time))
+        print_json(found)
     elif found:
         click.echo("\n".join(_line(event, names) for event in found))
     else:

@@ -23,7 +23,7 @@ from stormkeeper.cli.options import (
     exit_with,
     load_conf,
 )
-from stormkeeper.cli.output import remark
+from stormkeeper.cli.output import note, remark
 from stormkeeper.errors import LogsError, RpcError, StormkeeperError
 from stormkeeper.names import host_port, printable, split_host_port
 
@@ -199,9 +199,7 @@ class LogPrinter:
             source.logs.end(partial(self._show, source))
             for port in source.machine.ports or ():
                 if port not in source.logs.read_ports:
-                    click.echo(
-                        f"storm: {source.name}:{port} has no log of {self._storm_id}", err=True
-                    )
+                    note(f"{source.name}:{port} has no log of {self._storm_id}")
         return any(source.is_missing for source in self._sources.values())
 
     def follow(self, find_machines: Callable[[], Mapping[str, LogMachine] | None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ import click
 
 from stormkeeper.cli.connections import connected, json_option
 from stormkeeper.cli.options import Fault, command, exit_with
-from stormkeeper.cli.output import line, remark
+from stormkeeper.cli.output import line, print_json, remark
 from stormkeeper.errors import NotAliveError, RpcError
 from stormkeeper.names import printable
 
@@ -52,7 +51,7 @@ def get_errors(name: str, as_json: bool) -> None:
         except NotAliveError:
             if for_people:
                 raise
-            click.echo(json.dumps({"Failure": f"No topologies running with name {name}"}))
+            print_json({"Failure": f"No topologies running with name {name}"})
             exit_with(1)
     newest = {component: errors[0] for component, errors in info.errors.items() if errors}
     if for_people:
@@ -61,7 +60,7 @@ def get_errors(name: str, as_json: bool) -> None:
         click.echo("\n".join(topology_tables.error_lines(newest, time.time())))
         return
     texts = {component: error.error for component, error in newest.items()}
-    click.echo(json.dumps({"Topology Name": info.name, "Comp-Errors": texts}))
+    print_json({"Topology Name": info.name, "Comp-Errors": texts})
 
 
 @command(
@@ -235,7 +234,7 @@ class _RowPrinter:
                 self._watched: row.count,
                 "per_ms": row.per_ms,
             }
-            click.echo(json.dumps(values))
+            print_json(values)
             return
         rate, count = 1000 * row.per_ms, f"{row.count:,}"
         per_second = f"{rate:,.0f}" if rate >= _WHOLE else f"{rate:.1f}"

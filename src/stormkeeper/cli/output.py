@@ -5,6 +5,7 @@ Quick commands use this module, so it imports light modules only.
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
@@ -85,10 +86,18 @@ def map_floats(value: Any, change: Callable[[float], Any]) -> Any:
     return [map_floats(item, change) for item in value] if isinstance(value, list) else value
 
 
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, default=iso_time))
+
+
+def note(text: str) -> None:
+    """Print a line on stderr."""
+    click.echo(f"storm: {printable(text)}", err=True)
+
+
 def remark(text: str) -> None:
     """Print a line with the time on stderr."""
-    sys.stderr.write(f"storm: {time.strftime('%H:%M:%S')} {printable(text)}\n")
-    sys.stderr.flush()
+    note(f"{time.strftime('%H:%M:%S')} {text}")
 
 
 def limit_secs(interval_secs: float) -> float:
@@ -111,7 +120,7 @@ def remark_on_age(past: HistoryDatabase, name: str) -> bool:
     """Print a remark on stderr if a table is old; return whether that is so."""
     said = age_of(past.written_at(name), past.interval_secs(name))
     if said is not None:
-        click.echo(f"storm: {said}", err=True)
+        note(said)
     return said is not None
 
 

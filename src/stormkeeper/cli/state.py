@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import groupby
@@ -26,7 +25,7 @@ from stormkeeper.cli.options import (
     normal_path,
     watch_option,
 )
-from stormkeeper.cli.output import aligned
+from stormkeeper.cli.output import aligned, note, print_json
 from stormkeeper.names import printable
 
 if TYPE_CHECKING:
@@ -85,10 +84,11 @@ def tree(path: str, as_json: bool) -> None:
         raise UnansweredFault("; ".join(found.notes))
     if not found.nodes:
         raise Fault(f"nothing at {path}{_root_hint(conf, path)}")
-    _print_notes(found.notes)
+    for each in found.notes:
+        note(each)
     if as_json:
         for place, node in found.nodes.items():
-            click.echo(json.dumps(node_summary(place, node)))
+            print_json(node_summary(place, node))
     else:
         for line in tree_lines(found.nodes, path):
             click.echo(line)
@@ -125,12 +125,12 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     with open_state(conf) as store:
         names = _found(conf, path, store.children_many)
     if as_json:
-        click.echo(json.dumps(names))
+        print_json(names)
     else:
         for name in names:
             click.echo(printable(name))
         if not names:
-            _print_notes([f"{path} has no children; see `storm state get`"])
+            note(f"{path} has no children; see `storm state get`")
 
 
 @command(
@@ -159,14 +159,14 @@ def get(path: str, as_json: bool, show_secrets: bool) -> None:
 
     found = decode(path, node.data, show_secrets=show_secrets)
     if as_json:
-        click.echo(json.dumps(node_detail(path, node, found)))
+        print_json(node_detail(path, node, found))
         return
     if found.text:
         click.echo(found.text)
-    note = found.note
-    if found.kind == "directory" and note is None:
-        note = f"a directory of {_nodes(node.stat.children)}; see `storm state list {path}`"
-    _print_notes([note] if note else [])
+    if found.note:
+        note(found.note)
+    elif found.kind == "directory":
+        note(f"a directory of {_nodes(node.stat.children)}; see `storm state list {path}`")
 
 
 @command(
@@ -237,18 +237,19 @@ def check(as_json: bool) -> None:
             },
             "notes": found.notes,
         }
-        click.echo(json.dumps(values))
+        print_json(values)
     else:
         for kind, of_kind in groupby(findings, lambda finding: finding.kind):
             for finding in of_kind:
                 click.echo(printable(f"{kind} {finding.path}: {finding.message}"))
             click.echo(click.wrap_text(survey.ADVICE[kind], 100, "  ", "  "))
-        _print_notes(found.notes)
+        for each in found.notes:
+            note(each)
         nodes = _nodes(len(found.nodes))
         if not findings and found.notes:
-            _print_notes([f"no findings in {nodes}, but not all could be read"])
+            note(f"no findings in {nodes}, but not all could be read")
         elif not findings:
-            _print_notes([f"{nodes}, all well"])
+            note(f"{nodes}, all well")
     exit_with(_FOUND if findings else UnansweredFault.exit_code if found.notes else 0)
 
 
@@ -343,11 +344,6 @@ def _root_hint(conf: Conf, path: str) -> str:
 
 def _nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"
-
-
-def _print_notes(notes: list[str]) -> None:
-    for note in notes:
-        click.echo(f"storm: {printable(note)}", err=True)
 
 
 def _is_ephemeral(node: NodeData) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +15,10 @@ from stormkeeper.cli.options import as_age, command, faults, load_conf
 from stormkeeper.cli.output import (
     aligned,
     duration,
-    iso_time,
     limit_secs,
     map_floats,
+    note,
+    print_json,
     remark_on_age,
 )
 from stormkeeper.names import printable
@@ -147,7 +147,7 @@ def _newest(
         click.echo(line)
     if not is_old:
         for warning in reading_warnings(reading, now):
-            click.echo(f"storm: {warning}", err=True)
+            note(warning)
 
 
 def _course(
@@ -208,7 +208,7 @@ def _as_values(reading: Reading, window: str, now: datetime) -> dict[str, Any]:
 def _print_json(values: dict[str, Any]) -> None:
     # JSON has no NaN and no infinity.
     finite = map_floats(values, lambda value: value if math.isfinite(value) else None)
-    click.echo(json.dumps(finite, default=iso_time))
+    print_json(finite)
 
 
 _Cell = Callable[[dict[str, Any]], str]

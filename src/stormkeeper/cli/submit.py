@@ -28,7 +28,7 @@ from stormkeeper.cli.options import (
     load_daemon_conf,
     settings,
 )
-from stormkeeper.cli.output import Progress
+from stormkeeper.cli.output import Progress, print_json
 
 #: A worker may have to build its environment before the first batches.
 _TIMEOUT = 300.0
@@ -239,14 +239,14 @@ def submit(
                 remark=f"{submitted.name} stays submitted, as {submitted.storm_id}; see"
                 f" `storm status {submitted.name}`",
             )
-    if as_json:
-        connections.print_json(
-            name=submitted.name,
-            id=submitted.storm_id,
-            package_bytes=submitted.package_bytes,
-            **connections.status_values(seen),
-        )
-    connections.end(submitted.name, seen, wait_secs)
+    connections.end(
+        submitted.name,
+        seen,
+        wait_secs,
+        as_json=as_json,
+        id=submitted.storm_id,
+        package_bytes=submitted.package_bytes,
+    )
 
 
 def _report(_: click.Context, __: click.Parameter, file: Path | None) -> Path | None:
@@ -389,7 +389,7 @@ def upload_credentials(
 
         connection.nimbus.uploadNewCredentials(name, Credentials(credentials, topoOwner=user))
     if as_json:
-        connections.print_json(name=name, keys=sorted(credentials))
+        print_json({"name": name, "keys": sorted(credentials)})
     else:
         click.echo(f"Uploaded new creds to topology: {name}")
         click.echo(

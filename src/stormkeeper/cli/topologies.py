@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -21,7 +20,7 @@ from stormkeeper.cli.connections import (
     waiting_options,
 )
 from stormkeeper.cli.options import command, exit_with, load_conf
-from stormkeeper.cli.output import Progress
+from stormkeeper.cli.output import Progress, print_json
 from stormkeeper.daemon.logs import LEVELS
 from stormkeeper.errors import RpcUnavailableError, StormkeeperError
 from stormkeeper.names import printable
@@ -74,7 +73,7 @@ def list_all(as_json: bool) -> None:
 
         found = topology_view.list_topologies(connection)
         if as_json:
-            click.echo(json.dumps([topology_tables.topology_values(each) for each in found]))
+            print_json([topology_tables.topology_values(each) for each in found])
         else:
             columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else _ANY_WIDTH
             click.echo("\n".join(topology_tables.fitting_table(found, columns)))
@@ -101,13 +100,13 @@ def status(name: str | None, as_json: bool) -> None:
         if name is None:
             cluster = topology_view.get_cluster(connection)
             if as_json:
-                click.echo(json.dumps(topology_tables.cluster_values(cluster)))
+                print_json(topology_tables.cluster_values(cluster))
             else:
                 click.echo("\n".join(topology_tables.cluster_lines(cluster)))
             return
         found = topology_view.get_topology(connection, name)
         if as_json:
-            click.echo(json.dumps(asdict(found)))
+            print_json(asdict(found))
         else:
             click.echo("\n".join(topology_tables.topology_lines(found, time.time())))
 
@@ -177,7 +176,7 @@ def kill(
                 progress, each.name, each.secs, until, remark=remark, wait_secs=each.wait_secs
             )
     if as_json:
-        click.echo(json.dumps([each.as_values() for each in kills]))
+        print_json([each.as_values() for each in kills])
     late = None
     for each in killed:
         try:
@@ -263,9 +262,7 @@ def _set_active(
             click.echo(said)
         until = partial(topology_commands.wait_for_status, connection, name, status)
         seen = connections.wait_for(progress, name, secs, until, remark=f"{said}; {_GOES_ON}")
-    if as_json:
-        connections.print_json(name=name, id=storm_id, **connections.status_values(seen))
-    connections.end(name, seen, secs)
+    connections.end(name, seen, secs, as_json=as_json, id=storm_id)
 
 
 def _parallelism(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, int]:
@@ -351,9 +348,7 @@ def rebalance(
             remark=f"{said}; {_GOES_ON}",
             wait_secs=waits,
         )
-    if as_json:
-        connections.print_json(name=name, id=storm_id, **connections.status_values(seen))
-    connections.end(name, seen, secs)
+    connections.end(name, seen, secs, as_json=as_json, id=storm_id)
 
 
 def _level(
@@ -424,9 +419,8 @@ def set_log_level(
         if (each.reset_log_level_timeout_epoch or now_ms + 1) > now_ms
     }
     if as_json:
-        connections.print_json(
-            name=name, levels={logger: level for logger, (level, _) in left.items()}
-        )
+        levels_only = {logger: level for logger, (level, _) in left.items()}
+        print_json({"name": name, "levels": levels_only})
         return
     for logger, (level, ends_ms) in left.items():
         ends = "" if ends_ms is None else f", for {max(1, round((ends_ms - now_ms) / 1000))} s"
