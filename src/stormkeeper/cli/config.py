@@ -14,6 +14,7 @@ import click
 import stormkeeper
 from stormkeeper.cli.options import Fault, Group, command, examples, exit_with, load_conf
 from stormkeeper.cli.output import note, print_json
+from stormkeeper.daemon.logs import counted
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Finding
@@ -64,7 +65,7 @@ def check(file: Path, strict: bool, as_json: bool) -> None:
         for finding in findings:
             click.echo(f"{'error' if finding.is_error else 'warning'}: {finding.message}")
         counts = {"key": len(keys), "error": errors, "warning": len(findings) - errors}
-        summary = [f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items() if n]
+        summary = [counted(number, noun) for noun, number in counts.items() if number]
         summary += [] if findings else ["all well"]
         note(f"{file}: {', '.join(summary)}")
     exit_with(1 if errors else 0)

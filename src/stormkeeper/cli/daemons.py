@@ -283,12 +283,6 @@ def node_health_check(as_json: bool) -> None:
     help="Connections that the nodes share; by default one for each node.",
 )
 @click.option(
-    "--storm",
-    "storm_release",
-    type=click.Choice(["2", "3"]),
-    help="The release of Storm that reads them.",
-)
-@click.option(
     "--components",
     "names_components",
     is_flag=True,
@@ -333,7 +327,6 @@ def simulate(
     topologies: int | None,
     rate: float | None,
     connections: int | None,
-    storm_release: str | None,
     truth: Path | None,
     as_json: bool,
     **options: Any,
@@ -354,7 +347,6 @@ def simulate(
         conf = load_conf()
         from stormkeeper.simulation import process
         from stormkeeper.simulation.cluster import PROFILES
-        from stormkeeper.thrift.writer import Release
 
         sized = PROFILES[profile].sized(nodes, workers_per_node, topologies)
         period = sized.workers / rate if rate else float(conf["task.heartbeat.frequency.secs"])
@@ -362,7 +354,6 @@ def simulate(
             sized,
             period_secs=period,
             connections=connections or sized.nodes,
-            release=Release(int(storm_release)) if storm_release else None,
             **options,
         )
         summary = process.run(conf, chosen, truth, stop, lambda line: click.echo(line, err=True))

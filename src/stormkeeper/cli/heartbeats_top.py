@@ -24,7 +24,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from stormkeeper.cli.output import map_floats, print_json
+from stormkeeper.cli.output import duration, map_floats, print_json
 from stormkeeper.errors import (
     NotAuthorizedError,
     PacemakerUnavailableError,
@@ -527,18 +527,11 @@ def _size(size: float) -> str:
 
 
 def _age(secs: float) -> str:
-    return f"{secs:.1f} s" if secs < 120 else _duration(secs)
+    return f"{secs:.1f} s" if secs < 120 else duration(int(secs))
 
 
 def _duration(secs: float | None) -> str:
-    if secs is None:
-        return ""
-    minutes, hours = int(secs) // 60, int(secs) // 3600
-    if minutes < 2:
-        return f"{secs:.0f} s"
-    if hours < 2:
-        return f"{minutes} min"
-    return f"{hours} h" if hours < 48 else f"{hours // 24} d"
+    return "" if secs is None else duration(int(secs))
 
 
 _SERVER_COLUMNS: Final[Sequence[_Column]] = (

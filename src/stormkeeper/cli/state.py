@@ -26,6 +26,7 @@ from stormkeeper.cli.options import (
     watch_option,
 )
 from stormkeeper.cli.output import aligned, note, print_json
+from stormkeeper.daemon.logs import counted
 from stormkeeper.names import printable
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ def get(path: str, as_json: bool, show_secrets: bool) -> None:
     if found.note:
         note(found.note)
     elif found.kind == "directory":
-        note(f"a directory of {_nodes(node.stat.children)}; see `storm state list {path}`")
+        children = counted(node.stat.children, "node")
+        note(f"a directory of {children}; see `storm state list {path}`")
 
 
 @command(
@@ -245,7 +247,7 @@ def check(as_json: bool) -> None:
             click.echo(click.wrap_text(survey.ADVICE[kind], 100, "  ", "  "))
         for each in found.notes:
             note(each)
-        nodes = _nodes(len(found.nodes))
+        nodes = counted(len(found.nodes), "node")
         if not findings and found.notes:
             note(f"no findings in {nodes}, but not all could be read")
         elif not findings:
@@ -340,10 +342,6 @@ def _root_hint(conf: Conf, path: str) -> str:
         return ""
     below = path.removeprefix(root) or "/"
     return f": paths are below storm.zookeeper.root, which is {root}; try {below}"
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _is_ephemeral(node: NodeData) -> bool:

@@ -21,6 +21,7 @@ from stormkeeper.cli.output import (
     print_json,
     remark_on_age,
 )
+from stormkeeper.daemon.logs import counted
 from stormkeeper.names import printable
 
 if TYPE_CHECKING:
@@ -319,7 +320,7 @@ def _beyond(gaps: Sequence[dict[str, Any]]) -> str:
 def _topology(reading: Reading, window: str) -> Iterator[str]:
     totals = [row for row in reading.totals if row["window"] == window]
     for row in totals:
-        yield ", ".join(_many(row[name], name) for name in ("workers", "executors", "tasks"))
+        yield ", ".join(counted(row[f"{noun}s"], noun) for noun in ("worker", "executor", "task"))
     if totals:
         yield ""
         yield from _table([("TOPOLOGY", lambda _: "", False), *_TOTALS], totals)
@@ -412,10 +413,6 @@ def _count(value: float | None) -> str:
         return f"{value:,{digits}}"
     power = next((power for power in range(1, 5) if value < _KILO ** (power + 1)), 5)
     return f"{value / _KILO**power:.4g}{_UNITS[power]}"
-
-
-def _many(number: int, name: str) -> str:
-    return f"{number} {name[:-1] if number == 1 else name}"
 
 
 def _table(columns: Sequence[tuple[Any, ...]], rows: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -5,6 +5,7 @@ The first SIGTERM or SIGINT asks a daemon to stop; another more than a second la
 
 import logging
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -146,8 +147,6 @@ def end_of_signals() -> None:
 
 
 def raise_file_limit() -> None:
-    import resource  # noqa: PLC0415 - absent where there are no such limits
-
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

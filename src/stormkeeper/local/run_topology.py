@@ -236,9 +236,8 @@ class WorkerLog:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        #: Takes further lines of the last record; None outside a record.
-        self._within: list[str] | None = None
-        self._is_shown = False
+        #: Whether the next lines may belong to a record, and whether the record is shown.
+        self._is_in_record = self._is_shown = False
         #: Whether the worker logged the error that ends it.
         self.has_failed = False
 
@@ -248,34 +247,30 @@ class WorkerLog:
         A record yields its message, after the name of a user's logger, and its further lines, such
         as a traceback, unchanged.
         """
-        said, unseen = LogNews(), list[str]()
-        if self._within is not None:
-            # The record may continue in these lines.
-            self._within = said.notes if self._is_shown else unseen
+        news = LogNews()
         for line in lines:
             if record := _RECORD.match(line):
-                self._begin(record, said, unseen)
-            elif self._within is not None and line.startswith(CONTINUED):
-                self._within.append(line)
+                self._begin(record, news)
+            elif self._is_in_record and line.startswith(CONTINUED):
+                if self._is_shown:
+                    news.notes.append(line)
             elif ceremony := _CEREMONY.match(line):
-                said.beats |= ceremony["beating"] is not None
+                news.beats |= ceremony["beating"] is not None
             else:
-                self._within = None
-                said.output.append(line)
-        return said
+                self._is_in_record = False
+                news.output.append(line)
+        return news
 
-    def _begin(self, record: re.Match[str], said: LogNews, unseen: list[str]) -> None:
-        logger, is_loud = record["logger"], record["level"] in _SHOWN
-        self._is_shown = is_loud and not _ENGINE.match(logger)
+    def _begin(self, record: re.Match[str], news: LogNews) -> None:
+        logger = record["logger"]
+        # Records of lower levels have one line.
+        self._is_in_record = record["level"] in _SHOWN
+        self._is_shown = self._is_in_record and not _ENGINE.match(logger)
         if self._is_shown:
             ours = logger.partition(".")[0] == _OURS
             text = record["text"] if ours else f"{logger}: {record['text']}"
             self.has_failed |= logger == _FAILING and record["level"] != "WARNING"
-            said.notes.append(f"{self._name}: {text}")
-            self._within = said.notes
-        else:
-            # Records of lower levels have one line.
-            self._within = unseen if is_loud else None
+            news.notes.append(f"{self._name}: {text}")
 
 
 @dataclass
@@ -317,12 +312,12 @@ class LocalWorkers:
         notes = []
         for slot in self._slots.values():
             slot.look_at_pid()
-            said: LogNews = slot.log.read(slot.growing_log.new_lines())
-            notes += [self._packed.sub(lambda _: self._code, line) for line in said.notes]
-            if said.beats and not slot.is_ready:
+            news = slot.log.read(slot.growing_log.new_lines())
+            notes += [self._packed.sub(lambda _: self._code, line) for line in news.notes]
+            if news.beats and not slot.is_ready:
                 slot.is_ready = True
                 notes.append(f"worker {storm_id} beats (process {slot.pid})")
-            output = said.output
+            output = news.output
             if len(self._slots) > 1:
                 output = [f"{slot.folder.name}: {line}" for line in output]
             self._output = [*self._output, *output][-KEPT_LINES:]

@@ -320,9 +320,9 @@ def is_pipeline_due(snapshot: RunSnapshot, up_secs: float) -> bool:
 def _unwell(nimbus_view: TopologyView | None) -> str:
     """Return the fault of a topology with workers; empty if healthy or starting."""
     health = None if nimbus_view is None else nimbus_view.health
-    if health is None or health.state in ("running", "starting"):
-        return "" if health is None or health.state == "starting" else health.text
-    return str(health)
+    if health is None or health.state == "starting":
+        return ""
+    return health.text if health.state == "running" else str(health)
 
 
 def is_completed(snapshot: RunSnapshot, nimbus_view: TopologyView | None) -> bool:

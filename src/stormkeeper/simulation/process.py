@@ -41,8 +41,7 @@ from stormkeeper.simulation import cluster
 from stormkeeper.simulation.cluster import Profile, SimulatedTopology
 from stormkeeper.simulation.model import SimulatedBeat, Simulation, Tell, Writer
 from stormkeeper.simulation.troubles import ROUND_SECS, Troubles
-from stormkeeper.thrift.serialization import compression_for, release_for
-from stormkeeper.thrift.writer import Release
+from stormkeeper.thrift.serialization import Codec, compression_for
 
 #: As in Storm's client.
 _IDS: Final = 100
@@ -66,8 +65,7 @@ _NAMES_SHOWN: Final = 3
 class SimulationOptions:
     """Options of a simulation.
 
-    `count_every`: see `Simulation`. `release` reads the heartbeats; None: follows the compression.
-    `beside`: allow pulses of real topologies.
+    `count_every`: see `Simulation`. `beside`: allow pulses of real topologies.
     """
 
     profile: Profile
@@ -75,7 +73,6 @@ class SimulationOptions:
     period_secs: float
     count_every: int
     connections: int
-    release: Release | None = None
     names_components: bool = False
     has_troubles: bool = False
     duration_secs: float | None = None
@@ -148,7 +145,7 @@ class _Run:
         self._reason = ""
         self._began = begin = self._clock()
         compression = compression_for(conf["storm.meta.serialization.delegate"])
-        release = options.release or release_for(compression)
+        release = Codec.from_conf(conf).release
         made = cluster.plan(options.profile, seed=options.seed, now=begin)
         servers = list(dict.fromkeys(conf.pacemaker_servers()))
         if truth is not None:
