@@ -67,10 +67,8 @@ def test_everything_is_there_on_a_wide_terminal():
         "12,345",
         "2,216",
         "6,648",
-        "25",
-        "h",
-        "116",
-        "min",
+        *("1", "d", "1", "h"),
+        *("1", "h", "56", "min"),
         "0.1.0",
     ]
     assert text[4].split()[:5] == ["10.0.0.2:6699", "filling", "0", "-", "1"]

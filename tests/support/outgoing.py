@@ -1,6 +1,7 @@
 """Connections for which the system chooses just the port that a test names, if it may."""
 
 import contextlib
+import errno
 import socket
 import struct
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,7 @@ IP_LOCAL_PORT_RANGE: Final = 51
 
 @contextlib.contextmanager
 def connected_from(wanted: Iterable[int]) -> Iterator[list[int]]:
-    """Open a connection for each port, and yield those that they have: others where they must.
+    """Open a connection from each port, if the system gives it to one, and yield these ports.
 
     So chance has no part in what the system does for all connections that leave the choice to it.
     """
@@ -27,8 +28,13 @@ def connected_from(wanted: Iterable[int]) -> Iterator[list[int]]:
                 client.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, only(port))
             except OSError:
                 pytest.skip("this system does not let a connection narrow the choice of its port")
-            client.connect(listener.getsockname())
-            got.append(client.getsockname()[1])
+            try:
+                client.connect(listener.getsockname())
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise
+            else:
+                got.append(client.getsockname()[1])
         yield got
 
 
