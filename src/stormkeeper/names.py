@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from typing import Final
 
 #: Of a file in a package, and between slashes. Linux allows paths of 4,096 bytes, with a
@@ -156,8 +157,11 @@ def host_fault(host: str) -> str | None:
     ):
         return f"{host!r} is no host name"
     # Resolvers read 10.1 as 10.0.0.1, and ask a name server for 10.0.0.256.
-    if len(labels) > 1 and all(label.isdecimal() for label in labels) and not _is_ipv4(host):
-        return f"{host!r} is no IPv4 address"
+    if len(labels) > 1 and all(label.isdecimal() for label in labels):
+        try:
+            ipaddress.IPv4Address(host)
+        except ValueError:
+            return f"{host!r} is no IPv4 address"
     return None
 
 
@@ -176,19 +180,9 @@ def split_host_port(text: str) -> tuple[str, int] | None:
 
 def is_ipv6(text: str) -> bool:
     """Whether a text is an IPv6 address without brackets."""
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_ipv4(text: str) -> bool:
-    try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return ipaddress.ip_address(text).version == 6
+    return False
 
 
 def file_fault(name: str) -> str | None:
@@ -228,24 +222,14 @@ def files_fault(files: Collection[str]) -> str | None:
 
 
 def clash(files: Iterable[str]) -> str | None:
-    """Return the fault of files that share a place on some file systems.
-
-    Some do not distinguish ``A`` and ``a``, or Unicode's two forms of ``é``.
-    """
-    by_folded: dict[str, str] = {}
-    for name in files:
-        folded = _folded(name)
-        if folded in by_folded:
-            return f"{by_folded[folded]!r} and {name!r} would be the same file"
-        by_folded[folded] = name
-    for folded, name in by_folded.items():
-        folder = folded.rpartition("/")[0]
+    """Return the fault of a name of two files, or of a file and a folder."""
+    names = Counter(list(files))
+    for name, count in names.items():
+        if count > 1:
+            return f"two files named {name!r} would be the same file"
+        folder = name.rpartition("/")[0]
         while folder:
-            if folder in by_folded:
-                return f"{by_folded[folder]!r} would be both a file and the folder of {name!r}"
+            if folder in names:
+                return f"{folder!r} would be both a file and the folder of {name!r}"
             folder = folder.rpartition("/")[0]
     return None
-
-
-def _folded(name: str) -> str:
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())

@@ -143,10 +143,7 @@ def network_of(address: str) -> str:
     """Return the network by which an address counts: IPv4, or IPv6 /64."""
     if ":" not in address:
         return address
-    try:
-        return str(ipaddress.IPv6Network((address, 64), strict=False))
-    except ValueError:
-        return address
+    return str(ipaddress.IPv6Network((address, 64), strict=False))
 
 
 def reset_on_close(connection: socket.socket) -> None:

@@ -30,7 +30,6 @@ def test_a_wheel_is_laid_out(tmp_path, folder):
         ({"a/__main__.py": "", "b/__main__.py": ""}, "and has a/__main__.py, b/__main__.py"),
         ({"a/__main__.py": "", "x-1.0.data/scripts/run": ""}, "it has a folder .data"),
         ({"a/__main__.py": "", "../b.py": ""}, r"'../b.py' has the part '..'"),
-        ({"a/__main__.py": "", "A/__MAIN__.py": ""}, "would be the same file"),
     ],
 )
 def test_a_wheel_that_cannot_be_sent(tmp_path, folder, files, said):
