@@ -13,7 +13,6 @@ from stormkeeper.names import (
     host_port,
     printable,
     root_fault,
-    split_host_port,
     topology_fault,
     topology_name,
 )
@@ -145,12 +144,6 @@ def test_terminal_control_characters_are_escaped(text, shown):
 )
 def test_a_host_and_its_port_in_one_word(host, written):
     assert host_port(host, 67) == written
-    assert split_host_port(written) == (host, 67)
-
-
-@pytest.mark.parametrize("text", ["a", "a:", ":67", "::1:67", "[a]:67", "[::1]", "a:x", "a:123456"])
-def test_texts_without_host_and_port(text):
-    assert split_host_port(text) is None
 
 
 @pytest.mark.parametrize(

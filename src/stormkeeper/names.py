@@ -51,10 +51,6 @@ _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 #: A label of a host name: letters of any script, digits, - and _ (as in Docker's names).
 _LABEL: Final = re.compile(r"(?!-)[\w-]{1,63}(?<!-)")
 
-_HOST_PORT: Final = re.compile(
-    r"(?:\[(?P<v6>[^\]]*:[^\]]*)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]{1,5})"
-)
-
 
 def printable(text: str, keep: str = "") -> str:
     r"""Return a text with unprintable characters escaped, except `keep`.
@@ -171,11 +167,6 @@ def host_port(host: str, port: int | str) -> str:
 
 def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def split_host_port(text: str) -> tuple[str, int] | None:
-    found = _HOST_PORT.fullmatch(text)
-    return (found["v6"] or found["host"], int(found["port"])) if found else None
 
 
 def is_ipv6(text: str) -> bool:

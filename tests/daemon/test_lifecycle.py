@@ -33,19 +33,19 @@ with StopSignals() as stop:
 ASYNCHRONOUS = """
 import asyncio, sys
 from stormkeeper.daemon import lifecycle
-from stormkeeper.daemon.lifecycle import announce, end_of_signals, stop_requested
+from stormkeeper.daemon.lifecycle import StopSignals, announce, end_of_signals
 if "without end" in sys.argv:
     lifecycle._SAME_SIGNAL = 600.0
-async def main():
-    stop = stop_requested(asyncio.get_running_loop())
+async def main(stop):
     announce("ready")
-    number = await asyncio.wait_for(stop, 60.0)
+    await asyncio.wait_for(stop.requested(), 60.0)
     announce("stopping")
     if "slow" in sys.argv:
         await asyncio.to_thread(sys.stdin.readline)
     end_of_signals()
     announce("stopped")
-asyncio.run(main())
+with StopSignals() as stop:
+    asyncio.run(main(stop))
 if "late" in sys.argv:
     sys.stdin.readline()
 """
@@ -76,10 +76,7 @@ def test_the_first_signal_asks_and_the_second_ends(program, number):
         time.sleep(1.2)
         process.send_signal(number)
         assert process.wait(DEADLINE_SECS) == 128 + number
-        told = process.stderr.read()
-        assert "Traceback" not in told
-        if program is ASYNCHRONOUS:
-            assert told.count("ended at once") == 1
+        assert process.stderr.read() == ""
 
 
 @pytest.mark.parametrize("program", [SYNCHRONOUS, ASYNCHRONOUS], ids=["sync", "asyncio"])

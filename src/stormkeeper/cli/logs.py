@@ -24,8 +24,9 @@ from stormkeeper.cli.options import (
     load_conf,
 )
 from stormkeeper.cli.output import note, remark
-from stormkeeper.errors import LogsError, RpcError, StormkeeperError
-from stormkeeper.names import host_port, printable, split_host_port
+from stormkeeper.conf.address import Address
+from stormkeeper.errors import ConfigError, LogsError, RpcError, StormkeeperError
+from stormkeeper.names import host_port, printable
 
 if TYPE_CHECKING:
     from stormkeeper.client.log_reader import MachineLogs
@@ -48,10 +49,11 @@ _LOOK: Final = 5.0
 def _place(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, int] | None:
     if text is None:
         return None
-    place = split_host_port(text)
-    if place is None:
-        raise click.BadParameter(f"{text!r} is no HOST:PORT of a worker; `storm status` lists them")
-    return place
+    with suppress(ConfigError):
+        place = Address.parse(text, 0)
+        if place.port:
+            return place.host, place.port
+    raise click.BadParameter(f"{text!r} is no HOST:PORT of a worker; `storm status` lists them")
 
 
 @command(

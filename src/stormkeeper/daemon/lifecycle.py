@@ -13,14 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, MutableMapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from stormkeeper.daemon.logs import is_json
 from stormkeeper.errors import ListenError
-
-if TYPE_CHECKING:
-    import asyncio
-
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +46,7 @@ def announce(line: str) -> None:
 
 
 class StopSignals:
-    """Turns SIGTERM and SIGINT into a flag while entered, for daemons without asyncio.
+    """Turns SIGTERM and SIGINT into a flag while entered.
 
     Entered once, in the main thread; any thread may wait. `also` are further stop signals, unless
     ignored. A later signal calls `at_once` in the handler and ends the process.
@@ -93,6 +89,15 @@ class StopSignals:
         """Name of the first signal, or ""."""
         return self._asked_by
 
+    async def requested(self) -> None:
+        """Wait for a signal, in an event loop."""
+        import asyncio  # noqa: PLC0415 - most daemons need none
+
+        loop, is_asked = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._reader, is_asked.set)
+        await is_asked.wait()
+        loop.remove_reader(self._reader)
+
     def wait(self, timeout: float) -> bool:
         """Wait for a signal; return whether a signal has arrived."""
         if not self._stopped:
@@ -113,29 +118,6 @@ class StopSignals:
                 self._at_once(number)
             finally:
                 os._exit(128 + number)
-
-
-def stop_requested(loop: "asyncio.AbstractEventLoop") -> "asyncio.Future[int]":
-    """Return a future, for asyncio, that the first SIGTERM or SIGINT fulfils with the number.
-
-    The handlers stay until the loop closes, or `end_of_signals`.
-    """
-    stop: asyncio.Future[int] = loop.create_future()
-    asked_at = 0.0
-
-    def on_signal(number: int) -> None:
-        nonlocal asked_at
-        if not stop.done():
-            asked_at = loop.time()
-            stop.set_result(number)
-        elif loop.time() - asked_at > _SAME_SIGNAL:
-            name = signal.Signals(number).name
-            _log.warning("ended at once by a second %s: unfinished work is lost", name)
-            os._exit(128 + number)
-
-    for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, on_signal, number)
-    return stop
 
 
 def end_of_signals() -> None:

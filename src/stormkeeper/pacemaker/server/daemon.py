@@ -21,10 +21,10 @@ import stormkeeper
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.lifecycle import (
     ServiceManager,
+    StopSignals,
     announce,
     end_of_signals,
     raise_file_limit,
-    stop_requested,
 )
 from stormkeeper.daemon.logs import configure_logging, counted
 from stormkeeper.daemon.sockets import BACKLOG, address_of, listen
@@ -160,7 +160,13 @@ def serve(conf: Conf, read_again: Callable[[Conf], Conf] | None = None) -> int:
         _log.info("pacemaker.childopts: there is no JVM here for %s", ", ".join(ignored))
     for line in without_effect(conf):
         _log.warning("%s", line)
-    return asyncio.run(_serve(server, read_again or (lambda held: held)))
+    with StopSignals(at_once=_warn_of_end) as stop:
+        return asyncio.run(_serve(server, read_again or (lambda held: held), stop))
+
+
+def _warn_of_end(number: int) -> None:
+    name = signal.Signals(number).name
+    _log.warning("ended at once by a second %s: unfinished work is lost", name)
 
 
 def without_effect(conf: Conf) -> list[str]:
@@ -186,9 +192,10 @@ def without_effect(conf: Conf) -> list[str]:
     return lines
 
 
-async def _serve(server: PacemakerServer, read_again: Callable[[Conf], Conf]) -> int:
+async def _serve(
+    server: PacemakerServer, read_again: Callable[[Conf], Conf], stop: StopSignals
+) -> int:
     loop = asyncio.get_running_loop()
-    stop = stop_requested(loop)
     manager = ServiceManager()
     try:
         monitoring = Monitoring(server.conf, server.snapshot, manager)
@@ -207,11 +214,11 @@ async def _serve(server: PacemakerServer, read_again: Callable[[Conf], Conf]) ->
     _log.info("%s", server.describe())
     _warn_of_shortage(server)
     announce(f"pacemaker listening on {address}")
-    asked_by = signal.Signals(await stop).name
+    await stop.requested()
     monitoring.stopping()
     connections = counted(len(server.sessions), "connection")
     held = counted(server.store.index.keys, "pulse")
-    _log.info("stopping: %s, %s held; asked by %s", connections, held, asked_by)
+    _log.info("stopping: %s, %s held; asked by %s", connections, held, stop.asked_by)
     deaf = await server.stop()
     _log.info("stopped: closed %s, of which %d had unread answers", connections, deaf)
     monitoring.close()
