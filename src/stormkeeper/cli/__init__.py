@@ -18,10 +18,9 @@ def main() -> None:
     if sys.stdout is None:
         # The next opened file would become standard output.
         _end("standard output is closed; to discard the output, use >/dev/null")
-    if sys.getfilesystemencoding() == "ascii" or sys.flags.optimize >= 2:
-        from stormkeeper.daemon.spark_environment import restart_if_unfit
-
-        restart_if_unfit()
+    if sys.flags.optimize >= 2:
+        # The parser of Storm's records is made of docstrings.
+        sys.exit("storm: PYTHONOPTIMIZE=2 (-OO) removes what this program needs: use 1, or none")
     for stream in filter(None, (sys.stdout, sys.stderr)):
         # Escapes characters that the encoding lacks, as with PYTHONIOENCODING=ascii.
         stream.reconfigure(errors="backslashreplace")

@@ -104,9 +104,11 @@ def port(name: str, meaning: str) -> Key:
 
 def seconds(name: str, meaning: str, *, least: int | None = None) -> Key:
     """Return a key of seconds; without `least`, above 0."""
-    limits = Meta(gt=0 if least is None else None, ge=least, le=JAVA_INT_MAX)
+    if least is None:
+        limits, above = Meta(gt=0, le=JAVA_INT_MAX), "above 0"
+    else:
+        limits, above = Meta(ge=least, le=JAVA_INT_MAX), f"of {least} or more"
     kind = Annotated[int, limits] | Annotated[float, limits]
-    above = "above 0" if least is None else f"of {least} or more"
     return Key(name, "seconds", meaning, kind, f"a number of seconds {above}")
 
 

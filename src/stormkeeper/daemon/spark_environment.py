@@ -18,7 +18,6 @@ import socket
 import string
 import struct
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -96,7 +95,7 @@ def removal_text(names: list[str]) -> str:
 
 
 def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> None:
-    """Add a missing home, user's name and UTF-8 locale; ``PYTHONOPTIMIZE=2`` becomes 1.
+    """Add a missing home, user's name and UTF-8 locale.
 
     The default `home` is a temporary folder of this process. Raises `EngineError` without a place
     for a home.
@@ -117,7 +116,7 @@ def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> 
     missing = [shlex.quote(each) for each in needed if each.partition("=")[0] not in options]
     if missing:
         environ[_JVM_OPTIONS] = " ".join([*missing, options]).rstrip()
-    _complete_python(environ)
+    _complete_locale(environ)
 
 
 def complete_address(environ: MutableMapping[str, str], master: str) -> None:
@@ -148,20 +147,6 @@ def is_home_writable(environ: Mapping[str, str]) -> bool:
     account = _account()
     home = account.pw_dir if account is not None else ""
     return os.access(home if _is_folder(home) else environ.get("HOME", ""), os.W_OK | os.X_OK)
-
-
-def restart_if_unfit() -> None:
-    """Restart this program if Python started in a way in which the program would fail.
-
-    With an ASCII locale Python cannot name most files; ``PYTHONOPTIMIZE=2`` removes docstrings,
-    which thriftpy2's parser needs.
-    """
-    before = dict(os.environ)
-    _complete_python(os.environ)
-    if os.environ != before and sys.executable and not sys.flags.ignore_environment:
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-    if sys.flags.optimize >= 2:
-        sys.exit("Python's option -OO removes what this program needs: use -O, or neither")
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
@@ -270,7 +255,7 @@ def _made(home: Path | None) -> Path:
     return Path(made)
 
 
-def _complete_python(environ: MutableMapping[str, str]) -> None:
+def _complete_locale(environ: MutableMapping[str, str]) -> None:
     names = ("LC_ALL", "LC_CTYPE", "LANG")
     name = next((each for each in names if environ.get(each)), "LC_CTYPE")
     if environ.get(name, "") in _ASCII_LOCALES:
@@ -278,8 +263,6 @@ def _complete_python(environ: MutableMapping[str, str]) -> None:
         environ["LC_ALL" if name == "LC_ALL" else "LC_CTYPE"] = "C.UTF-8"
         environ["PYTHONUTF8"] = "1"
         environ.pop("PYTHONIOENCODING", None)
-    if environ.get("PYTHONOPTIMIZE", "") not in ("", "0", "1"):
-        environ["PYTHONOPTIMIZE"] = "1"
 
 
 def _outward_address() -> str:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, cast
 from stormkeeper import extras
 from stormkeeper.conf import load
 from stormkeeper.daemon.logs import configure_logging
-from stormkeeper.daemon.spark_environment import restart_if_unfit
 from stormkeeper.errors import ConfigError, InvalidPathError, MissingExtraError, WorkerError
 from stormkeeper.topology.plan import Claim
 from stormkeeper.worker.job import (
@@ -38,8 +37,6 @@ _LINGER_SECS = 5.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    if sys.getfilesystemencoding() == "ascii" or sys.flags.optimize >= 2:
-        restart_if_unfit()
     options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     files = options.config or None
     configure_logging()
