@@ -32,11 +32,13 @@ _LEAST_SECS: Final = 60.0
 _WIPE: Final = "\r\x1b[K"
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
+def aligned(
+    rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: str = "  "
+) -> Iterator[str]:
     """Yield rows as lines in columns as wide as the longest cell; some are aligned `right`."""
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        yield line(row, widths, right, gap="  ")
+        yield line(row, widths, right, gap)
 
 
 def line(

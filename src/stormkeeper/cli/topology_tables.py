@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import stormkeeper
-from stormkeeper.cli.output import aligned, duration, line
+from stormkeeper.cli.output import aligned, duration
 from stormkeeper.client.topology_view import COMPLETED, health_of, shown_status
 from stormkeeper.conf.address import supervisor_names
 from stormkeeper.names import host_port, printable
@@ -60,13 +60,10 @@ def storm_table(found: Sequence[TopologySummary]) -> Iterator[str]:
     columns: Sequence[tuple[str, int]] = _COLUMNS
     if all(each.health is None for each in found):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    widths = [
-        max(width, *(len(row[column]) for row in rows)) for column, (_, width) in enumerate(columns)
-    ]
-    yield line([name for name, _ in columns], widths)
+    head, *lines = aligned([[f"{name:{width}}" for name, width in columns], *rows], gap=" ")
+    yield head
     yield "-" * _DASHES
-    for row in rows:
-        yield line(row, widths)
+    yield from lines
 
 
 def fitting_table(found: Sequence[TopologySummary], width: int) -> Iterator[str]:
