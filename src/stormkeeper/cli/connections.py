@@ -24,7 +24,7 @@ from stormkeeper.cli.options import (
     faults,
     load_conf,
 )
-from stormkeeper.cli.output import Progress, duration, print_json, time_left
+from stormkeeper.cli.output import Progress, ago, print_json, time_left
 from stormkeeper.errors import (
     AccessDeniedError,
     ConfigError,
@@ -122,8 +122,8 @@ def wait_for(
         progress.say(f"{name}: {text}", time_left(wait_secs, passed))
 
     def tell(error: ComponentError) -> None:
-        ago = duration(max(0, int(time.time() - error.time_secs)))
-        progress.remark(f"{name}: error of {error.component}, {ago} ago: {error.line}")
+        when = ago(time.time() - error.time_secs)
+        progress.remark(f"{name}: error of {error.component}, {when}: {error.line}")
 
     try:
         return until(Wait(secs, say, tell=tell))

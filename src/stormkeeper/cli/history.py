@@ -17,8 +17,8 @@ from stormkeeper.cli.connections import json_option
 from stormkeeper.cli.options import as_age, command, faults, load_conf
 from stormkeeper.cli.output import (
     age_of,
+    ago,
     aligned,
-    duration,
     iso_time,
     print_json,
     remark,
@@ -219,9 +219,9 @@ def _table(found: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[str]:
         return
     rows = [("SEVERITY", "RULE", "SINCE", "SUBJECT")]
     for alert in found:
-        since = f"{_ago(alert['since'], now)} ago"
+        since = ago((now - alert["since"]).total_seconds())
         if alert["until"] is not None:
-            since += f", found last {_ago(alert['until'], now)} ago"
+            since += f", found last {ago((now - alert['until']).total_seconds())}"
         rows.append((alert["severity"], alert["rule"], since, printable(alert["subject"])))
     head, *lines = aligned(rows)
     yield head
@@ -230,10 +230,6 @@ def _table(found: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[str]:
         yield from textwrap.wrap(
             printable(alert["evidence"]), _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT
         )
-
-
-def _ago(at: datetime, now: datetime) -> str:
-    return duration(int(max(now - at, timedelta()).total_seconds()))
 
 
 def _alert_line(change: Mapping[str, Any]) -> str:

@@ -74,6 +74,10 @@ def duration(secs: int) -> str:
     return f"{secs} s"
 
 
+def ago(secs: float) -> str:
+    return f"{duration(max(0, int(secs)))} ago"
+
+
 def iso_time(value: datetime) -> str:
     """Return a time in UTC as ISO 8601 with milliseconds."""
     return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -13,6 +13,7 @@ import click
 from stormkeeper.cli.connections import json_option
 from stormkeeper.cli.options import as_age, command, faults, load_conf
 from stormkeeper.cli.output import (
+    ago,
     aligned,
     duration,
     limit_secs,
@@ -219,8 +220,8 @@ def reading_lines(
     reading: Reading, window: str, component: str | None, now: datetime
 ) -> Iterator[str]:
     """Yield the newest counts as on Storm's page of a topology, or of a component if given."""
-    age = duration(max(0, int((now - reading.read_at).total_seconds())))
-    yield f"{printable(reading.storm_id)}, read {age} ago, window {WINDOWS[window]}"
+    read = ago((now - reading.read_at).total_seconds())
+    yield f"{printable(reading.storm_id)}, read {read}, window {WINDOWS[window]}"
     if component is None:
         yield from _topology(reading, window)
         return

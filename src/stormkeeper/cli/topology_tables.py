@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import stormkeeper
-from stormkeeper.cli.output import aligned, duration
+from stormkeeper.cli.output import ago, aligned, duration
 from stormkeeper.client.topology_view import COMPLETED, health_of, shown_status
 from stormkeeper.conf.address import supervisor_names
 from stormkeeper.names import host_port, printable
@@ -110,8 +110,8 @@ def topology_values(each: TopologySummary) -> dict[str, Any]:
 
 def topology_lines(topology: TopologyView, now: float) -> Iterator[str]:
     """Yield a topology's page; `now` is in seconds since 1970."""
-    name, since = printable(topology.name), duration(topology.uptime_secs)
-    yield f"{name}: {topology.status}, submitted {since} ago"
+    name = printable(topology.name)
+    yield f"{name}: {topology.status}, submitted {ago(topology.uptime_secs)}"
     yield f"  id        {printable(topology.id)}"
     if topology.owner:
         yield f"  owner     {printable(topology.owner)}"
@@ -147,8 +147,8 @@ def topology_lines(topology: TopologyView, now: float) -> Iterator[str]:
     if errors:
         yield ""
     for each in sorted(errors, key=lambda each: -(each.error_time_secs or 0)):
-        ago = duration(max(0, int(now - (each.error_time_secs or 0))))
-        yield f"{printable(each.id)}, {ago} ago: {printable(each.error or '')}"
+        when = ago(now - (each.error_time_secs or 0))
+        yield f"{printable(each.id)}, {when}: {printable(each.error or '')}"
 
 
 def error_lines(newest: Mapping[str, ErrorInfo], now: float) -> Iterator[str]:
@@ -156,9 +156,8 @@ def error_lines(newest: Mapping[str, ErrorInfo], now: float) -> Iterator[str]:
     if not newest:
         yield "No errors."
     for component, error in sorted(newest.items(), key=lambda each: each[1].error_time_secs):
-        ago = duration(max(0, int(now - error.error_time_secs)))
         where = f", at {printable(error.host)}:{error.port}" if error.host else ""
-        yield f"{printable(component)}, {ago} ago{where}:"
+        yield f"{printable(component)}, {ago(now - error.error_time_secs)}{where}:"
         yield from (f"  {printable(line)}" for line in error.error.expandtabs().splitlines())
 
 
@@ -178,7 +177,7 @@ def _worker(worker: WorkerView) -> tuple[str, ...]:
 def _query(query: QueryView) -> tuple[str, ...]:
     last = running = "-"
     if query.last_batch is not None:
-        last = f"{query.last_batch}, {duration(int(query.since_last_secs or 0))} ago"
+        last = f"{query.last_batch}, {ago(query.since_last_secs or 0)}"
     if query.running_batch is not None:
         running = f"{query.running_batch}, for {duration(int(query.running_secs or 0))}"
     return printable(query.name), last, running
