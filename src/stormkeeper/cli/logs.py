@@ -24,7 +24,6 @@ from stormkeeper.cli.options import (
     load_conf,
 )
 from stormkeeper.cli.output import note, remark
-from stormkeeper.conf.address import Address
 from stormkeeper.errors import ConfigError, LogsError, RpcError, StormkeeperError
 from stormkeeper.names import host_port, printable
 
@@ -49,6 +48,8 @@ _LOOK: Final = 5.0
 def _place(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, int] | None:
     if text is None:
         return None
+    from stormkeeper.conf import Address
+
     with suppress(ConfigError):
         place = Address.parse(text, 0)
         if place.port:
