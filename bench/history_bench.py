@@ -201,7 +201,9 @@ def file_of(place, spec, rows_of, times, level, before) -> DataFile:
             for field in spec.schema
         }
         parts.append(pa.table(found, schema=spec.schema))
-    return parquet.write(place, path, spec, [spec.fitted(pa.concat_tables(parts))], level)
+    file = parquet.NewFile(place, path, spec)
+    file.add(spec.fitted(pa.concat_tables(parts)))
+    return file.finish(level)
 
 
 class Cluster:
