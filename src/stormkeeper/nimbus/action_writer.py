@@ -15,12 +15,7 @@ from stormkeeper.errors import NoNodeError, StatusError
 from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.lifecycle import Command, Event
 from stormkeeper.nimbus.scheduling.cluster import Launch, assignment_record, launches_from_record
-from stormkeeper.nimbus.scheduling.planning import (
-    Action,
-    Assign,
-    FinishRebalance,
-    Remove,
-)
+from stormkeeper.nimbus.scheduling.planning import Action, Assign, FinishRebalance, Remove
 from stormkeeper.nimbus.submitted import CachedTopology
 from stormkeeper.state.storm.cluster import ClusterSnapshot, LeaderClusterState
 from stormkeeper.state.storm.daemon_records import NewAssignment

@@ -20,11 +20,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.conf.address import hostname
 from stormkeeper.daemon.durable import find_fault
 from stormkeeper.daemon.http import HttpThread, Pages
-from stormkeeper.daemon.lifecycle import (
-    StopSignals,
-    announce,
-    raise_file_limit,
-)
+from stormkeeper.daemon.lifecycle import StopSignals, announce, raise_file_limit
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.daemon.sockets import BACKLOG, address_of, is_loopback, listen
@@ -49,12 +45,7 @@ from stormkeeper.nimbus.service.context import Handler, ServiceContext, Submissi
 from stormkeeper.nimbus.service.lifecycle_calls import LifecycleCalls
 from stormkeeper.nimbus.service.page_calls import PageCalls
 from stormkeeper.nimbus.service.submission_calls import SubmissionCalls
-from stormkeeper.nimbus.submitted import (
-    ReadAhead,
-    SchedulingCode,
-    SubmittedCode,
-    TopologyCache,
-)
+from stormkeeper.nimbus.submitted import ReadAhead, SchedulingCode, SubmittedCode, TopologyCache
 from stormkeeper.paths import NimbusId
 from stormkeeper.rpc.server import ServerLimits, ThriftServer
 from stormkeeper.state.storm import cluster

@@ -14,15 +14,8 @@ from typing import Final, Self
 from stormkeeper.conf import Conf
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.nimbus import lifecycle
-from stormkeeper.nimbus.scheduling.cluster import (
-    Cluster,
-    Crashes,
-    Topology,
-)
-from stormkeeper.nimbus.scheduling.cluster_memo import (
-    ClusterMemo,
-    cluster_from_snapshot,
-)
+from stormkeeper.nimbus.scheduling.cluster import Cluster, Crashes, Topology
+from stormkeeper.nimbus.scheduling.cluster_memo import ClusterMemo, cluster_from_snapshot
 from stormkeeper.nimbus.scheduling.followed_workers import LivenessMemory, judge_workers
 from stormkeeper.nimbus.scheduling.planning import (
     Action,

@@ -26,14 +26,9 @@ from stormkeeper.nimbus.cleanup import Cleaner
 from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
 from stormkeeper.nimbus.lifecycle import ConfChanges
 from stormkeeper.nimbus.round import Decision, RoundMemory, Timeouts, decide
-from stormkeeper.nimbus.scheduling.cluster import (
-    Cluster,
-)
+from stormkeeper.nimbus.scheduling.cluster import Cluster
 from stormkeeper.nimbus.scheduling.followed_workers import BeatFacts, beat_facts
-from stormkeeper.nimbus.scheduling.planning import (
-    Assign,
-    Remove,
-)
+from stormkeeper.nimbus.scheduling.planning import Assign, Remove
 from stormkeeper.nimbus.submitted import TopologyCache
 from stormkeeper.state.storm.cluster import ClusterSnapshot, LeaderClusterState, StormClusterState
 from stormkeeper.state.storm.cluster_view import ClusterRecords

@@ -16,13 +16,7 @@ from typing import Final
 
 from stormkeeper.conf.address import host_of_supervisor, supervisor_names
 from stormkeeper.heartbeats.liveness import Status
-from stormkeeper.nimbus.scheduling.cluster import (
-    Cluster,
-    Launch,
-    Supervisor,
-    Topology,
-    in_order,
-)
+from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology, in_order
 from stormkeeper.nimbus.scheduling.placement import Capacity, Placement, place
 from stormkeeper.nimbus.scheduling.workers import TO_RUN, Reason, WorkerFates, worker_fates
 from stormkeeper.thrift.records import TopologyStatus

@@ -13,21 +13,13 @@ from collections.abc import Iterable
 from typing import Final
 
 import stormkeeper
-from stormkeeper.errors import (
-    CallerError,
-    CallRefusedError,
-    NoLeaderError,
-    StateUnavailableError,
-)
+from stormkeeper.errors import CallerError, CallRefusedError, NoLeaderError, StateUnavailableError
 from stormkeeper.nimbus.service.context import CallGroup, ServiceContext
 from stormkeeper.nimbus.service.page_calls import worker_summaries
 from stormkeeper.nimbus.service.summaries import TopologySummaries, topology_summary
 from stormkeeper.nimbus.service.supervisor_summaries import SupervisorSummaries
 from stormkeeper.nimbus.service.topology_checks import without_secrets
-from stormkeeper.nimbus.service.views import (
-    ViewReader,
-    seconds,
-)
+from stormkeeper.nimbus.service.views import ViewReader, seconds
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster_view import ClusterRecords

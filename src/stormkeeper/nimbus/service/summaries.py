@@ -16,12 +16,7 @@ from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from stormkeeper.errors import (
-    CallRefusedError,
-    PacemakerError,
-    StateClosedError,
-    StormkeeperError,
-)
+from stormkeeper.errors import CallRefusedError, PacemakerError, StateClosedError, StormkeeperError
 from stormkeeper.nimbus import health
 from stormkeeper.nimbus.health import Beat
 from stormkeeper.nimbus.service.context import ServiceContext

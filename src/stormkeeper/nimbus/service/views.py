@@ -23,12 +23,7 @@ from stormkeeper.state.storm.cluster_view import ClusterRecords
 from stormkeeper.state.storm.heartbeat_records import AgedHeartbeat
 from stormkeeper.statistics.executor_reports import Slot as ReportSlot
 from stormkeeper.thrift.nimbus import StormTopology
-from stormkeeper.thrift.records import (
-    Assignment,
-    ClusterWorkerHeartbeat,
-    StormBase,
-    TopologyHealth,
-)
+from stormkeeper.thrift.records import Assignment, ClusterWorkerHeartbeat, StormBase, TopologyHealth
 from stormkeeper.thrift.serialization import activity_in
 from stormkeeper.topology.faults import is_crash, newest_line
 
