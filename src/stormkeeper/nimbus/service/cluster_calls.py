@@ -117,15 +117,17 @@ class ClusterCalls(CallGroup):
         storm_ids = [
             storm_id
             for storm_id, assignment in records.assignments.items()
-            if not chosen.keys().isdisjoint(_supervisor_ids(assignment))
+            if storm_id in records.bases
+            and not chosen.keys().isdisjoint(_supervisor_ids(assignment))
         ]
         return SupervisorPageInfo(
             supervisor_summaries=self._supervisors.encoded(records, chosen),
             worker_summaries=[
                 worker
-                for view in self._topologies.views(storm_ids)
+                for storm_id in storm_ids
                 for worker in worker_summaries(
-                    view, self._views.read_heartbeats(view), include_sys=include_sys
+                    *self._views.read_with_heartbeats(storm_id, records.bases[storm_id]),
+                    include_sys=include_sys,
                 )
                 if worker.supervisor_id in chosen
             ],

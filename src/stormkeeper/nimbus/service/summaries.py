@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,6 @@ from stormkeeper.nimbus.service.views import (
     with_error,
     without_queries,
 )
-from stormkeeper.nimbus.submitted import Submitted
 from stormkeeper.paths import Slot
 from stormkeeper.state.storm.cluster_view import ClusterRecords
 from stormkeeper.state.storm.heartbeat_records import Activities, ActivityFollower
@@ -181,7 +180,15 @@ def _made(sources: Sources, storm_id: str, known: Kept | None, views: ViewReader
     if submitted is None and code is not None:
         found = views.read_code(storm_id, base)
         submitted = None if found is None else outline(found)
-    view = _view(sources, storm_id, submitted, views)
+    view = views.view(
+        sources.records,
+        storm_id,
+        base,
+        submitted=submitted,
+        text=sources.texts.get(storm_id),
+        beats=sources.reading.beats(storm_id),
+        now=sources.reading.now,
+    )
     # The health of single workers takes much room, and no list shows it.
     view = replace(view, workers={}, health=without_queries(view.health), now=0.0)
     view = with_error(view, error)
@@ -192,18 +199,6 @@ def _made(sources: Sources, storm_id: str, known: Kept | None, views: ViewReader
     launches = (None if view.assignment is None else view.assignment.launches) or ()
     nodes = frozenset(each.node for each in launches)
     return Kept(view, code, error, nodes, summary, before, after)
-
-
-def _view(sources: Sources, storm_id: str, submitted: Submitted | None, views: ViewReader) -> View:
-    return views.view(
-        sources.records,
-        storm_id,
-        sources.records.bases[storm_id],
-        submitted=submitted,
-        text=sources.texts.get(storm_id),
-        beats=sources.reading.beats(storm_id),
-        now=sources.reading.now,
-    )
 
 
 def topology_summary(view: View) -> TopologySummary:
@@ -347,16 +342,6 @@ class TopologySummaries:
             assert last is not None
             self._made = self._advanced(records, last.sources.reading, last.sources.errors, last)
             return self._made
-
-    def views(self, storm_ids: Iterable[str]) -> list[View]:
-        """Return views of topologies with the health of their workers, at the last refresh."""
-        sources = self.newest().sources
-        bases = sources.records.bases
-        return [
-            _view(sources, id_, self._views.read_code(id_, bases[id_]), self._views)
-            for id_ in storm_ids
-            if id_ in bases
-        ]
 
     def encoded(self, summaries: Summaries) -> list[TopologySummary]:
         """Return the encoded summaries with the present uptimes, instead of records."""

@@ -181,10 +181,6 @@ class ViewReader:
         # The supervisor's reason says the same of a crash without a cause, shorter.
         return None if is_crash(line) else line
 
-    def read_heartbeats(self, view: View) -> dict[ReportSlot, ClusterWorkerHeartbeat]:
-        """Return the heartbeats of a topology's workers; none if no Pacemaker answers."""
-        return _of_launches(self._read_heartbeats(view.storm_id, view.assignment))
-
     def _read_heartbeats(
         self, storm_id: str, assignment: Assignment | None
     ) -> dict[Slot, AgedHeartbeat] | None:
