@@ -14,14 +14,7 @@ from stormkeeper import paths
 from stormkeeper.errors import CallerError, UnknownComponentError
 from stormkeeper.nimbus.health import RUNNING, WorkerHealth
 from stormkeeper.nimbus.service.context import CallGroup, ServiceContext
-from stormkeeper.nimbus.service.views import (
-    View,
-    ViewReader,
-    memory_of,
-    resources,
-    seconds,
-    without_queries,
-)
+from stormkeeper.nimbus.service.views import View, ViewReader, memory_of, resources, seconds
 from stormkeeper.statistics import aggregates
 from stormkeeper.statistics.executor_reports import DeclaredComponent, ExecutorReport, Slot, reports
 from stormkeeper.thrift.nimbus import (
@@ -46,6 +39,11 @@ Beats = Mapping[Slot, ClusterWorkerHeartbeat]
 ALL_TIME: Final = ":all-time"
 
 _MOST_ERRORS: Final = 10
+_ERRORS: Final = {
+    NumErrorsChoice.ALL: _MOST_ERRORS,
+    NumErrorsChoice.ONE: 1,
+    NumErrorsChoice.NONE: 0,
+}
 
 
 class PageCalls(CallGroup):
@@ -108,12 +106,10 @@ class PageCalls(CallGroup):
         return self._submitted(storm_id).topology
 
     def _info(self, storm_id: str, base: StormBase, options: GetInfoOptions) -> TopologyInfo:
-        choice = options.num_err_choice
-        choice = NumErrorsChoice.ALL if choice is None else choice
+        most = _ERRORS[options.num_err_choice or NumErrorsChoice.ALL]
         view, beats = self._views.read_with_heartbeats(storm_id, base)
-        has_errors = choice != NumErrorsChoice.NONE
-        errors = self._context.storm.topology_errors(storm_id) if has_errors else {}
-        return topology_info(view, beats, errors, choice)
+        errors = self._context.storm.topology_errors(storm_id) if most else {}
+        return topology_info(view, beats, errors, most)
 
 
 def executors(
@@ -158,27 +154,15 @@ def _of_script(
         )
 
 
-def topology_info(
-    view: View, heartbeats: Beats, errors: Errors, choice: NumErrorsChoice
-) -> TopologyInfo:
+def topology_info(view: View, heartbeats: Beats, errors: Errors, most: int) -> TopologyInfo:
+    """Return Storm's ``getTopologyInfo`` with at most `most` errors of each component."""
     components, reported = executors(view, heartbeats)
-    base = view.base
-    most = {NumErrorsChoice.ALL: _MOST_ERRORS, NumErrorsChoice.ONE: 1, NumErrorsChoice.NONE: 0}
     having_tasks = [id_ for id_, component in components.items() if component.num_tasks > 0]
     return TopologyInfo(
-        id=view.storm_id,
-        name=base.name,
-        uptime_secs=view.uptime_secs,
+        **view.common_fields,
         executors=[_executor(each, with_stats=True) for each in reported],
-        status=base.status.name,
-        errors={id_: list(errors.get(id_, ())[: most[choice]]) for id_ in {*having_tasks, *errors}},
-        component_debug=dict(base.component_debug or {}),
-        storm_version=view.storm_version,
-        sched_status=view.shown_sched_status,
-        owner=base.owner,
-        replication_count=view.replication_count,
-        **resources(view.requested_memory, view.assigned_memory),
-        health=without_queries(view.health),
+        errors={id_: list(errors.get(id_, ())[:most]) for id_ in {*having_tasks, *errors}},
+        component_debug=dict(view.base.component_debug or {}),
     )
 
 
@@ -190,26 +174,19 @@ def topology_page(
     for id_, row in (page.id_to_spout_agg_stats | page.id_to_bolt_agg_stats).items():
         row.last_error = next(iter(errors.get(id_, ())), None)
     base = view.base
+    fields = {**view.common_fields, "health": view.health}
     return TopologyPageInfo(
-        id=view.storm_id,
-        name=base.name,
-        uptime_secs=view.uptime_secs,
-        status=base.status.name,
+        **fields,
         num_tasks=page.num_tasks,
         num_workers=page.num_workers,
         num_executors=page.num_executors,
         topology_conf="{}" if view.submitted is None else view.submitted.shown_conf,
         id_to_spout_agg_stats=page.id_to_spout_agg_stats,
         id_to_bolt_agg_stats=page.id_to_bolt_agg_stats,
-        sched_status=view.shown_sched_status,
         topology_stats=page.topology_stats,
-        owner=base.owner,
         debug_options=(base.component_debug or {}).get(view.storm_id),
-        replication_count=view.replication_count,
         workers=_with_details(view, page.workers),
-        storm_version=view.storm_version,
         topology_version=base.topology_version,
-        **resources(view.requested_memory, view.assigned_memory),
         requested_regular_on_heap_memory=view.requested_memory,
         requested_shared_on_heap_memory=0.0,
         requested_regular_off_heap_memory=0.0,
@@ -218,7 +195,6 @@ def topology_page(
         assigned_shared_on_heap_memory=0.0,
         assigned_regular_off_heap_memory=0.0,
         assigned_shared_off_heap_memory=0.0,
-        health=view.health,
     )
 
 

@@ -25,7 +25,6 @@ from stormkeeper.nimbus.service.views import (
     ViewReader,
     copies,
     outline,
-    resources,
     uptime_secs,
     with_error,
     without_queries,
@@ -204,20 +203,11 @@ def _made(sources: Sources, storm_id: str, known: Kept | None, views: ViewReader
 def topology_summary(view: View) -> TopologySummary:
     counts = assigned_counts(view.assignment)
     return TopologySummary(
-        id=view.storm_id,
-        name=view.base.name,
+        **view.common_fields,
         num_tasks=counts.num_tasks,
         num_executors=counts.num_executors,
         num_workers=counts.num_workers,
-        uptime_secs=view.uptime_secs,
-        status=view.base.status.name,
-        storm_version=view.storm_version,
         topology_version=view.base.topology_version,
-        sched_status=view.shown_sched_status,
-        owner=view.base.owner,
-        replication_count=view.replication_count,
-        **resources(view.requested_memory, view.assigned_memory),
-        health=without_queries(view.health),
     )
 
 

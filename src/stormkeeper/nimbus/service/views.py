@@ -72,16 +72,6 @@ class View:
         return {} if self.submitted is None else self.submitted.conf
 
     @property
-    def uptime_secs(self) -> int:
-        """Seconds since the submission."""
-        return uptime_secs(self.base, self.now)
-
-    @property
-    def storm_version(self) -> str | None:
-        """The release with which the topology was submitted."""
-        return None if self.submitted is None else self.submitted.topology.storm_version
-
-    @property
     def requested_memory(self) -> float:
         memory = self.conf.get(_MEMORY)
         return self.base.num_workers * float(memory) if isinstance(memory, int | float) else 0.0
@@ -89,6 +79,22 @@ class View:
     @property
     def assigned_memory(self) -> float:
         return sum(memory_of(self.assignment).values())
+
+    @property
+    def common_fields(self) -> dict[str, Any]:
+        """The fields that a topology's summary, information and page have in common."""
+        return {
+            "id": self.storm_id,
+            "name": self.base.name,
+            "uptime_secs": uptime_secs(self.base, self.now),
+            "status": self.base.status.name,
+            "storm_version": self.submitted and self.submitted.topology.storm_version,
+            "sched_status": self.shown_sched_status,
+            "owner": self.base.owner,
+            "replication_count": self.replication_count,
+            "health": without_queries(self.health),
+            **resources(self.requested_memory, self.assigned_memory),
+        }
 
 
 class ViewReader:
