@@ -166,7 +166,6 @@ def decide(
         facts=facts,
         due={storm_id: deadline.at for storm_id, deadline in due.items()},
         statuses=statuses,
-        refusals={id_: info.refuses for id_, info in snapshot.supervisors.items() if info.refuses},
         now=now,
         epoch=epoch,
         next_counter=memory.next_counter,

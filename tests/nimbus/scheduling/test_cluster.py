@@ -46,6 +46,11 @@ EXECUTORS = (
 )
 
 
+def from_records(base, assignment, facts, due_at=None):
+    launched = () if assignment is None else launches_from_record(assignment)
+    return topology_from_records("t", base, assignment, facts, due_at, launched=launched)
+
+
 def assigned(launches=LAUNCHES):
     hosts = {"a": "a.example", "b": "b.example", "c": "c.example"}
     record = assignment_record(
@@ -73,21 +78,21 @@ def test_a_planned_topology_is_read_again_as_it_was_planned():
     described = description.of_topology(words)
     queries = tuple(query.id for query in described.queries)
     facts = Topology(id="", queries=queries, memory_mb=100.0, is_shared=False)
-    before = topology_from_records("t", BASE, None, facts)
+    before = from_records(BASE, None, facts)
     [assign, _] = plan(cluster(supervisor("a"), supervisor("b"), before))
     record = assignment_record(assign.launches, described.executors, master_code_dir="", hosts={})
     assert record.executor_node_port.keys() == {(1, 1), (2, 4), (5, 6), (7, 8)}
-    after = topology_from_records("t", BASE, record, replace(facts, text="Fully Scheduled"))
+    after = from_records(BASE, record, replace(facts, text="Fully Scheduled"))
     assert plan(cluster(supervisor("a"), supervisor("b"), after)) == ()
 
 
 def test_a_topology_is_what_its_base_says():
-    found = topology_from_records("t", BASE, None, FACTS)
+    found = from_records(BASE, None, FACTS)
     assert (found.status, found.workers, found.launched_at) == (TopologyStatus.INACTIVE, 3, 17)
     assert (found.queries, found.launches, found.blocked) == (("q",), (), None)
     options = TopologyActionOptions(rebalance_options=RebalanceOptions(num_workers=9))
     waiting = StormBase("wc", TopologyStatus.REBALANCING, 0, None, None, None, options, 2)
-    found = topology_from_records("t", waiting, None, FACTS, 3)
+    found = from_records(waiting, None, FACTS, 3)
     assert (found.previous, found.rebalanced_workers) == (TopologyStatus.INACTIVE, 9)
     assert (found.workers, found.due_at, found.launched_at) == (1, 3, 0)
 
@@ -101,7 +106,7 @@ def test_assignment_of_storms_nimbus_blocks_its_topology():
     slots = {
         (where.node, port) for where in theirs.executor_node_port.values() for port in where.port
     }
-    found = topology_from_records("t", BASE, theirs, FACTS)
+    found = from_records(BASE, theirs, FACTS)
     assert {one.slot for one in found.launches} >= slots
     assert found.blocked == "its assignment is another Nimbus's, and says of no query where it is"
     nodes = {one.slot.node for one in found.launches}
@@ -114,7 +119,7 @@ def test_assignment_of_storms_nimbus_blocks_its_topology():
 
 def test_an_assignment_without_any_slot_is_no_reason_to_wait():
     empty = Assignment("/code", executor_node_port={})
-    found = topology_from_records("t", BASE, empty, FACTS)
+    found = from_records(BASE, empty, FACTS)
     assert (found.launches, found.blocked) == ((), None)
 
 
@@ -138,14 +143,12 @@ def test_a_supervisor_is_what_it_says():
         {6701: Claim(6, 3)},
         5,
     )
-    assert supervisor_from_record("a", info, refuses="disk").refuses == "disk"
 
 
 def test_a_supervisor_that_refuses_work_is_believed():
     info = SupervisorInfo(NOW, "a.example", refuses="the health check disk.sh failed")
     read = deserialize(SupervisorInfo, serialize(info))
     assert supervisor_from_record("a", read).refuses == "the health check disk.sh failed"
-    assert supervisor_from_record("a", read, refuses="disk").refuses == "disk"
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,11 @@ class Cluster:
             facts=FACTS,
             due={id_: each.at for id_, each in self._due.items()},
             statuses=statuses | self.statuses,
-            refusals={},
             now=NOW + secs,
             epoch=epoch,
             next_counter=0,
             launch_secs=120,
+            memo=ClusterMemo(),
         )
 
     def plan(self, secs=0):
@@ -214,17 +214,17 @@ def test_a_java_nimbus_s_slots_are_in_use(cluster):
 
 
 def test_a_supervisor_says_why_it_gets_nothing(cluster):
-    cluster.supervise("a", stopped_workers={6700: LaunchClaim(1, 2)})
+    cluster.supervise("a", stopped_workers={6700: LaunchClaim(1, 2)}, refuses="the disk is full")
     found = cluster_from_snapshot(
         cluster.storm.snapshot(),
         facts={},
         due={},
         statuses={},
-        refusals={"a": "the disk is full"},
         now=NOW,
         epoch=1,
         next_counter=3,
         launch_secs=60,
+        memo=ClusterMemo(),
     )
     assert found.supervisors["a"].refuses == "the disk is full"
     assert (found.now, found.epoch, found.next_counter, found.launch_secs) == (NOW, 1, 3, 60)

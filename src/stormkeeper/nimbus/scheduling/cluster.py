@@ -202,10 +202,7 @@ class Cluster:
 _MEMORY: Final = ("memory.mb", "supervisor.memory.capacity.mb")
 
 
-def supervisor_from_record(
-    id_: str, info: SupervisorInfo, *, refuses: str | None = None
-) -> Supervisor:
-    """Return a supervisor; `refuses` overrides the record's reason to take no new work."""
+def supervisor_from_record(id_: str, info: SupervisorInfo) -> Supervisor:
     resources = info.resources_map or {}
     is_ours = runs_packages(info)
     return Supervisor(
@@ -219,7 +216,7 @@ def supervisor_from_record(
             for port, claim in (info.stopped_workers or {}).items()
         },
         uptime_secs=inf if info.uptime_secs is None else info.uptime_secs,
-        refuses=info.refuses if refuses is None else refuses,
+        refuses=info.refuses,
         crashes={
             Claim(each.claim.epoch, each.claim.counter): _crashes(each.crashes)
             for each in (info.slots or {}).values()
@@ -246,14 +243,14 @@ def topology_from_records(
     base: StormBase,
     assignment: Assignment | None,
     facts: Topology,
-    due_at: float | None = None,
+    due_at: float | None,
     *,
-    launched: tuple[Launch, ...] | None = None,
+    launched: tuple[Launch, ...],
 ) -> Topology:
     """Return a topology; blocked if the assignment names no queries.
 
     `facts` has the fields of package, conf, and nodes of the queries; `launched` are the launches
-    of the assignment, if already converted.
+    of the assignment.
     """
     options = base.topology_action_options
     rebalance = None if options is None else options.rebalance_options
@@ -261,8 +258,6 @@ def topology_from_records(
     if assignment is not None and assignment.launches is None and _slots(assignment):
         blocked = blocked or "its assignment is another Nimbus's, and says of no query where it is"
     kept = base.checkpoints
-    if launched is None:
-        launched = () if assignment is None else launches_from_record(assignment)
     return replace(
         facts,
         id=storm_id,

@@ -80,7 +80,7 @@ class ClusterMemo:
         return self._same("topologies", topologies)
 
     def supervisors(
-        self, snapshot: ClusterSnapshot, refusals: Mapping[str, str], launch_secs: float
+        self, snapshot: ClusterSnapshot, launch_secs: float
     ) -> Mapping[str, Supervisor]:
         """Return the readable supervisors.
 
@@ -89,22 +89,21 @@ class ClusterMemo:
         """
         known, made = self._supervisors, {}
         for id_, info in snapshot.supervisors.items():
-            refuses, last = refusals.get(id_, info.refuses), known.get(id_)
-            if last is None or last[0] is not info or last[2].refuses != refuses:
+            last = known.get(id_)
+            if last is None or last[0] is not info:
                 planned = _PLANNED(info)
                 uptime_secs = inf if info.uptime_secs is None else info.uptime_secs
                 if (
                     last is not None
                     and last[1] == planned
                     and (uptime_secs > launch_secs) == (last[2].uptime_secs > launch_secs)
-                    and last[2].refuses == refuses
                     and not last[2].crashes
                     and (info.slots is None) == (last[0].slots is None)
                     and not any(one.crashes is not None for one in (info.slots or {}).values())
                 ):
                     last = (info, planned, last[2])
                 else:
-                    last = (info, planned, supervisor_from_record(id_, info, refuses=refuses))
+                    last = (info, planned, supervisor_from_record(id_, info))
             made[id_] = last
         self._supervisors = made
         return self._same("supervisors", {id_: one for id_, (_, _, one) in made.items()})
@@ -123,20 +122,18 @@ def cluster_from_snapshot(
     facts: Mapping[str, Topology],
     due: Mapping[str, float],
     statuses: Mapping[Claim, Status],
-    refusals: Mapping[str, str],
     now: float,
     epoch: int,
     next_counter: int,
     launch_secs: float,
-    memo: ClusterMemo | None = None,
+    memo: ClusterMemo,
 ) -> Cluster:
     """Return a plan's input; a topology without facts is blocked.
 
-    `due` is when kills and rebalances are due; `refusals` are supervisors' reasons to take no work.
+    `due` is when kills and rebalances are due.
     """
-    memo = memo or ClusterMemo()
     topologies = memo.topologies(snapshot, facts, due)
-    supervisors = memo.supervisors(snapshot, refusals, launch_secs)
+    supervisors = memo.supervisors(snapshot, launch_secs)
     if snapshot.unreadable:
         supervisors = {**supervisors, **_unreadable_supervisors(snapshot, topologies)}
     return Cluster(
