@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
@@ -43,7 +43,9 @@ class ClusterStatus:
     round_secs: float = 0.0
     #: Monotonic time when the last round ended or the leadership began.
     last_round_at: float | None = None
-    actions: Mapping[str, int] = field(default_factory=dict)
+    actions: Mapping[str, int] = field(
+        default_factory=lambda: dict.fromkeys(_ACTION_NAMES.values(), 0)
+    )
     supervisors: int = 0
     slots: int = 0
     free_slots: int = 0
@@ -101,12 +103,9 @@ class ClusterStatusTracker:
         _log_unproven(before.workers.get(Status.UNPROVEN, 0), workers[Status.UNPROVEN])
 
     def record_action(self, action: Action) -> None:
-        name = _ACTION_NAMES.get(type(action))
-        if name is not None:
-            with self._lock:
-                actions = Counter(self.status.actions)
-                actions[name] += 1
-                self.status = replace(self.status, actions=actions)
+        actions = Counter(self.status.actions)
+        actions[_ACTION_NAMES[type(action)]] += 1
+        self._replace(actions=actions)
 
     def record_failure(self) -> None:
         self._replace(failures=self.status.failures + 1)
@@ -198,8 +197,7 @@ def pages(
 
     return {
         "/metrics": metrics_page(
-            _NimbusMetrics(status, server, connection, disk_fault, lost_blobs),
-            _HealthMetrics(status, count_health),
+            _NimbusMetrics(status, server, connection, disk_fault, lost_blobs, count_health)
         ),
         "/healthz": health_page(lambda: unhealthy(status(), period_secs, clock())),
         "/readyz": readyz,
@@ -223,6 +221,7 @@ class _NimbusMetrics(Collector):
     _connection: Callable[[], ConnectionState]
     _disk_fault: Callable[[], str | None]
     _lost_blobs: Callable[[], int]
+    _count_health: Callable[[], Mapping[str, int]]
 
     def collect(self) -> Iterator[Metric]:
         status = self._status()  # once: all that a scrape has is of one moment
@@ -238,42 +237,24 @@ class _NimbusMetrics(Collector):
         yield _counter("rounds", "Rounds of scheduling that succeeded.", status.rounds)
         yield _counter("failed_rounds", "Rounds of scheduling that failed.", status.failures)
         yield _gauge("round_seconds", "Seconds of the last round of scheduling.", status.round_secs)
-        actions = CounterMetricFamily(
-            f"{PREFIX}actions", "Writes of scheduling, by action.", labels=["action"]
-        )
-        for name in ("assign", "remove", "rebalance"):
-            actions.add_metric([name], status.actions.get(name, 0))
-        yield actions
+        actions = (([name], count) for name, count in status.actions.items())
+        yield _counters("actions", "Writes of scheduling, by action.", ["action"], actions)
         if status.epoch is not None:
             yield from _leader_metrics(status)
+            yield _gauges(
+                "topology_health", "Topologies, by health.", "health", self._count_health()
+            )
         yield from _service_metrics(self._server)
-
-
-@dataclass(eq=False)  # a registry hashes collectors
-class _HealthMetrics(Collector):
-    _status: Callable[[], ClusterStatus]
-    _healths: Callable[[], Mapping[str, int]]
-
-    def collect(self) -> Iterator[Metric]:
-        if self._status().epoch is None:
-            return
-        family = GaugeMetricFamily(
-            f"{PREFIX}topology_health", "Topologies, by health.", labels=["health"]
-        )
-        for state, count in self._healths().items():
-            family.add_metric([state], count)
-        yield family
 
 
 def _leader_metrics(status: ClusterStatus) -> Iterator[Metric]:
     yield _gauge("supervisors", "Registered supervisors.", status.supervisors)
     yield _gauge("slots", "Slots of the registered supervisors.", status.slots)
     yield _gauge("free_slots", "Slots without a worker.", status.free_slots)
-    yield _by_status("topologies", "Topologies.", dict(status.topologies))
+    yield _gauges("topologies", "Topologies.", "status", status.topologies)
     counts = {str(each): status.workers.get(each, 0) for each in Status}
-    yield _by_status(
-        "workers", "Assigned workers, by status; unproven workers are not moved.", counts
-    )
+    meaning = "Assigned workers, by status; unproven workers are not moved."
+    yield _gauges("workers", meaning, "status", counts)
     yield _gauge("unread_pacemakers", "Pacemakers that did not answer.", status.unread)
 
 
@@ -281,18 +262,10 @@ def _service_metrics(server: ThriftServer) -> Iterator[Metric]:
     yield _gauge("connections", "Connections of clients.", server.open)
     yield _counter("connections_accepted", "Accepted connections.", server.counts.accepted)
     yield _gauge("calls_waiting", "Calls waiting for a thread.", server.workers.waiting)
-    calls = CounterMetricFamily(
-        f"{PREFIX}calls", "Calls, by method and outcome.", labels=["method", "outcome"]
-    )
-    for (method, outcome), count in dict(server.dispatcher.calls).items():
-        calls.add_metric([method, outcome], count)
-    yield calls
-    seconds = CounterMetricFamily(
-        f"{PREFIX}call_seconds", "Seconds of all calls, by method.", labels=["method"]
-    )
-    for method, secs in dict(server.dispatcher.seconds).items():
-        seconds.add_metric([method], secs)
-    yield seconds
+    labels, calls = ["method", "outcome"], dict(server.dispatcher.calls).items()
+    yield _counters("calls", "Calls, by method and outcome.", labels, calls)
+    seconds = (([method], secs) for method, secs in dict(server.dispatcher.seconds).items())
+    yield _counters("call_seconds", "Seconds of all calls, by method.", ["method"], seconds)
 
 
 def _gauge(name: str, meaning: str, value: float) -> Metric:
@@ -303,8 +276,17 @@ def _counter(name: str, meaning: str, value: float) -> Metric:
     return CounterMetricFamily(f"{PREFIX}{name}", meaning, value)
 
 
-def _by_status(name: str, meaning: str, counts: Mapping[str, int]) -> Metric:
-    family = GaugeMetricFamily(f"{PREFIX}{name}", meaning, labels=["status"])
-    for status, count in counts.items():
-        family.add_metric([status], count)
+def _gauges(name: str, meaning: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"{PREFIX}{name}", meaning, labels=[label])
+    for each, value in values.items():
+        family.add_metric([each], value)
+    return family
+
+
+def _counters(
+    name: str, meaning: str, labels: list[str], values: Iterable[tuple[Sequence[str], float]]
+) -> Metric:
+    family = CounterMetricFamily(f"{PREFIX}{name}", meaning, labels=labels)
+    for each, value in values:
+        family.add_metric(each, value)
     return family
