@@ -349,18 +349,18 @@ def test_refreshes_repeat_and_end_without_callers(refresh, refresher):
     refresher.ensure()
     until(lambda: refresh.count > 3)
     refresher._until = 0.0
-    until(lambda: not refresher._thread.is_alive())
+    until(lambda: refresher._first is None)
     count = refresh.count
     refresher.ensure(idle_secs=0.0)
     assert refresh.count == count + 1
-    until(lambda: not refresher._thread.is_alive())
+    until(lambda: refresher._first is None)
 
 
 def test_a_closed_refresher_refuses_calls(refresh, refresher):
     refresh.may_end.set()
     refresher.ensure()
     refresher.close()
-    assert not refresher._thread.is_alive()
+    assert not refresher._thread.is_running
     with pytest.raises(StateClosedError):
         refresher.ensure()
 
@@ -369,6 +369,6 @@ def test_a_later_failure_makes_the_next_call_refresh(refresh, refresher):
     refresh.may_end.set()
     refresher.ensure()
     refresh.error = StateUnavailableError("lost")
-    until(lambda: not refresher._thread.is_alive())
+    until(lambda: refresher._first is None)
     with pytest.raises(StateUnavailableError, match="lost"):
         refresher.ensure()

@@ -7,6 +7,7 @@ health is judged are of the last refresh, which repeats while somebody asks.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import CallRefusedError, PacemakerError, StateClosedError, StormkeeperError
 from stormkeeper.nimbus import health
 from stormkeeper.nimbus.health import Beat
@@ -214,38 +216,35 @@ def topology_summary(view: View) -> TopologySummary:
 class Refresher:
     """Repeats `refresh` on a thread while somebody asks. Safe for many threads.
 
-    A failure ends the thread, and the next call starts another; a failure of the first refresh
-    reaches the calls that wait for it.
+    After a failure the next call begins anew; a failure of the first refresh reaches the calls that
+    wait for it.
     """
 
     def __init__(self, refresh: Callable[[], None], name: str) -> None:
         self._refresh = refresh
         self._name = name
-        #: Guards the attributes below.
-        self._changed = threading.Condition()
-        #: The present thread's, done after the first refresh.
+        self._lock = threading.Lock()
+        #: Done after the first refresh; None while nobody asks.
         self._first: Future[None] | None = None
-        self._thread: threading.Thread | None = None
         self._until = 0.0
-        self._closed = False
+        self._thread = PeriodicThread(name, self._step, logger=log)
 
     def ensure(self, idle_secs: float = _IDLE_SECS, wait_secs: float = _FIRST_SECS) -> None:
         """Wait for the first refresh, and keep up the refreshes for `idle_secs`.
 
         Raises `CallRefusedError` after `wait_secs`.
         """
-        with self._changed:
-            if self._closed:
+        with self._lock:
+            if self._thread.is_closing:
                 raise StateClosedError(f"{self._name}: closed")
             self._until = max(self._until, time.monotonic() + idle_secs)
             first = self._first
             if first is None:
-                first = Future()
-                thread = threading.Thread(
-                    target=self._run, args=(first,), name=self._name, daemon=True
-                )
-                thread.start()
-                self._first, self._thread = first, thread
+                first = self._first = Future()
+                if self._thread.is_running:
+                    self._thread.wake()
+                else:
+                    self._thread.start()
         try:
             first.result(wait_secs)
         except TimeoutError as error:
@@ -256,35 +255,28 @@ class Refresher:
             ) from error
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-            thread = self._thread
-        if thread is not None:
-            thread.join(_CLOSE_SECS)
+        self._thread.close(_CLOSE_SECS)
 
-    def _run(self, first: Future[None]) -> None:
-        while True:
-            began = time.monotonic()
-            try:
-                self._refresh()
-            except BaseException as error:
-                with self._changed:
-                    self._first = None
-                if not first.done():
-                    first.set_exception(error)
-                else:
-                    log.debug("%s ends: %s", self._name, error)
-                return
+    def _step(self) -> float:
+        began = time.monotonic()
+        with self._lock:
+            first = self._first
+            if first is None or (first.done() and began > self._until):
+                self._first = None
+                return math.inf
+        try:
+            self._refresh()
+        except BaseException as error:
+            with self._lock:
+                self._first = None
             if not first.done():
-                first.set_result(None)
-            pause = max(_SHORTEST_PAUSE_SECS, _PAUSE_FACTOR * (time.monotonic() - began))
-            pause = min(pause, _LONGEST_PAUSE_SECS)
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed, pause)
-                if self._closed or time.monotonic() > self._until:
-                    self._first = None
-                    return
+                first.set_exception(error)
+            log.debug("%s ends: %s", self._name, error)
+            return math.inf
+        if not first.done():
+            first.set_result(None)
+        pause = max(_SHORTEST_PAUSE_SECS, _PAUSE_FACTOR * (time.monotonic() - began))
+        return min(pause, _LONGEST_PAUSE_SECS)
 
 
 class TopologySummaries:
