@@ -60,7 +60,7 @@ NO_RESOURCES: Final = {"onheap.memory.mb": 0.0, "offheap.memory.mb": 0.0, "cpu.p
 Rows = dict[str, ComponentAggregateStats]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TopologyPage:
     """The figures of ``TopologyPageInfo``.
 

@@ -6,7 +6,7 @@ and errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -29,10 +29,7 @@ from stormkeeper.thrift.nimbus import (
     TopologyPageInfo,
     WorkerSummary,
 )
-from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ErrorInfo, ExecutorInfo, StormBase
-
-#: Newest first, by component.
-Errors = Mapping[str, Sequence[ErrorInfo]]
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, StormBase
 
 Beats = Mapping[Slot, ClusterWorkerHeartbeat]
 
@@ -69,29 +66,60 @@ class PageCalls(CallGroup):
         self, storm_id: str, window: str | None, include_sys: bool, /
     ) -> TopologyPageInfo:
         view, beats = self._views.read_with_heartbeats(storm_id, self._base(storm_id))
-        return topology_page(
-            view,
-            beats,
-            self._context.storm.topology_errors(storm_id),
-            window or ALL_TIME,
-            include_sys=include_sys,
+        errors = self._context.storm.topology_errors(storm_id)
+        components, reported = executors(view, beats)
+        page = aggregates.topology_page(
+            components, reported, window or ALL_TIME, include_sys=include_sys
+        )
+        for id_, row in (page.id_to_spout_agg_stats | page.id_to_bolt_agg_stats).items():
+            row.last_error = next(iter(errors.get(id_, ())), None)
+        fields = {**view.common_fields, **vars(page)}
+        fields |= {"health": view.health, "workers": _with_details(view, page.workers)}
+        return TopologyPageInfo(
+            **fields,
+            topology_conf="{}" if view.submitted is None else view.submitted.shown_conf,
+            debug_options=(view.base.component_debug or {}).get(storm_id),
+            topology_version=view.base.topology_version,
+            requested_regular_on_heap_memory=view.requested_memory,
+            requested_shared_on_heap_memory=0.0,
+            requested_regular_off_heap_memory=0.0,
+            requested_shared_off_heap_memory=0.0,
+            assigned_regular_on_heap_memory=view.assigned_memory,
+            assigned_shared_on_heap_memory=0.0,
+            assigned_regular_off_heap_memory=0.0,
+            assigned_shared_off_heap_memory=0.0,
         )
 
     def getComponentPageInfo(
         self, storm_id: str, component: str, window: str | None, include_sys: bool, /
     ) -> ComponentPageInfo:
         view, beats = self._views.read_with_heartbeats(storm_id, self._base(storm_id))
+        components, reported = executors(view, beats)
         try:
-            return component_page(
-                view,
-                component,
-                beats,
-                self._context.storm.topology_errors(storm_id),
-                window or ALL_TIME,
-                include_sys=include_sys,
+            page = aggregates.component_page(
+                component, components, reported, window or ALL_TIME, include_sys=include_sys
             )
         except UnknownComponentError as error:
             raise CallerError(str(error)) from error
+        errors = self._context.storm.topology_errors(storm_id).get(component, ())
+        return ComponentPageInfo(
+            component_id=component,
+            component_type=ComponentType[page.component_type.upper()],
+            topology_id=storm_id,
+            topology_name=view.base.name,
+            num_executors=page.num_executors,
+            num_tasks=page.num_tasks,
+            window_to_stats=page.window_to_stats,
+            gsid_to_input_stats=page.gsid_to_input_stats,
+            sid_to_output_stats=page.sid_to_output_stats,
+            exec_stats=[
+                ExecutorAggregateStats(_executor(report), row) for report, row in page.executors
+            ],
+            errors=list(errors[:_MOST_ERRORS]),
+            debug_options=(view.base.component_debug or {}).get(component),
+            topology_status=view.base.status.name,
+            resources_map=dict(aggregates.NO_RESOURCES),
+        )
 
     def getTopologyConf(self, storm_id: str, /) -> str:
         self._base(storm_id)
@@ -109,7 +137,14 @@ class PageCalls(CallGroup):
         most = _ERRORS[options.num_err_choice or NumErrorsChoice.ALL]
         view, beats = self._views.read_with_heartbeats(storm_id, base)
         errors = self._context.storm.topology_errors(storm_id) if most else {}
-        return topology_info(view, beats, errors, most)
+        components, reported = executors(view, beats)
+        having_tasks = [id_ for id_, component in components.items() if component.num_tasks > 0]
+        return TopologyInfo(
+            **view.common_fields,
+            executors=[_executor(each, with_stats=True) for each in reported],
+            errors={id_: list(errors.get(id_, ())[:most]) for id_ in {*having_tasks, *errors}},
+            component_debug=dict(view.base.component_debug or {}),
+        )
 
 
 def executors(
@@ -152,84 +187,6 @@ def _of_script(
             component_id=stats.component or f"query-{tasks.task_start}",
             stats=stats,
         )
-
-
-def topology_info(view: View, heartbeats: Beats, errors: Errors, most: int) -> TopologyInfo:
-    """Return Storm's ``getTopologyInfo`` with at most `most` errors of each component."""
-    components, reported = executors(view, heartbeats)
-    having_tasks = [id_ for id_, component in components.items() if component.num_tasks > 0]
-    return TopologyInfo(
-        **view.common_fields,
-        executors=[_executor(each, with_stats=True) for each in reported],
-        errors={id_: list(errors.get(id_, ())[:most]) for id_ in {*having_tasks, *errors}},
-        component_debug=dict(view.base.component_debug or {}),
-    )
-
-
-def topology_page(
-    view: View, heartbeats: Beats, errors: Errors, window: str, *, include_sys: bool
-) -> TopologyPageInfo:
-    components, reported = executors(view, heartbeats)
-    page = aggregates.topology_page(components, reported, window, include_sys=include_sys)
-    for id_, row in (page.id_to_spout_agg_stats | page.id_to_bolt_agg_stats).items():
-        row.last_error = next(iter(errors.get(id_, ())), None)
-    base = view.base
-    fields = {**view.common_fields, "health": view.health}
-    return TopologyPageInfo(
-        **fields,
-        num_tasks=page.num_tasks,
-        num_workers=page.num_workers,
-        num_executors=page.num_executors,
-        topology_conf="{}" if view.submitted is None else view.submitted.shown_conf,
-        id_to_spout_agg_stats=page.id_to_spout_agg_stats,
-        id_to_bolt_agg_stats=page.id_to_bolt_agg_stats,
-        topology_stats=page.topology_stats,
-        debug_options=(base.component_debug or {}).get(view.storm_id),
-        workers=_with_details(view, page.workers),
-        topology_version=base.topology_version,
-        requested_regular_on_heap_memory=view.requested_memory,
-        requested_shared_on_heap_memory=0.0,
-        requested_regular_off_heap_memory=0.0,
-        requested_shared_off_heap_memory=0.0,
-        assigned_regular_on_heap_memory=view.assigned_memory,
-        assigned_shared_on_heap_memory=0.0,
-        assigned_regular_off_heap_memory=0.0,
-        assigned_shared_off_heap_memory=0.0,
-    )
-
-
-def component_page(
-    view: View,
-    component: str,
-    heartbeats: Beats,
-    errors: Errors,
-    window: str,
-    *,
-    include_sys: bool,
-) -> ComponentPageInfo:
-    """Return Storm's ``getComponentPageInfo``; raises `UnknownComponentError`."""
-    components, reported = executors(view, heartbeats)
-    page = aggregates.component_page(
-        component, components, reported, window, include_sys=include_sys
-    )
-    return ComponentPageInfo(
-        component_id=component,
-        component_type=ComponentType[page.component_type.upper()],
-        topology_id=view.storm_id,
-        topology_name=view.base.name,
-        num_executors=page.num_executors,
-        num_tasks=page.num_tasks,
-        window_to_stats=page.window_to_stats,
-        gsid_to_input_stats=page.gsid_to_input_stats,
-        sid_to_output_stats=page.sid_to_output_stats,
-        exec_stats=[
-            ExecutorAggregateStats(_executor(report), row) for report, row in page.executors
-        ],
-        errors=list(errors.get(component, ())[:_MOST_ERRORS]),
-        debug_options=(view.base.component_debug or {}).get(component),
-        topology_status=view.base.status.name,
-        resources_map=dict(aggregates.NO_RESOURCES),
-    )
 
 
 def worker_summaries(view: View, heartbeats: Beats, *, include_sys: bool) -> list[WorkerSummary]:
