@@ -10,6 +10,7 @@ import contextlib
 import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from stormkeeper.errors import NoNodeError, StatusError
 from stormkeeper.nimbus import checkpoints, lifecycle
@@ -24,6 +25,7 @@ from stormkeeper.thrift.records import Assignment, StormBase
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
 class ActionWriter:
     """Carries out actions that were decided from `snapshot` at `now`.
 
@@ -31,26 +33,14 @@ class ActionWriter:
     `on_removed` gets a topology's id and owner, `on_done` each action.
     """
 
-    def __init__(
-        self,
-        leader: LeaderClusterState,
-        snapshot: ClusterSnapshot,
-        known: Mapping[str, CachedTopology],
-        *,
-        now: float,
-        check: Callable[[], None],
-        master_code_dir: str,
-        on_removed: Callable[[str, str | None], None],
-        on_done: Callable[[Action], None],
-    ) -> None:
-        self._leader = leader
-        self._snapshot = snapshot
-        self._known = known
-        self._now = now
-        self._check = check
-        self._master_code_dir = master_code_dir
-        self._on_removed = on_removed
-        self._on_done = on_done
+    leader: LeaderClusterState
+    snapshot: ClusterSnapshot
+    known: Mapping[str, CachedTopology]
+    now: float
+    check: Callable[[], None]
+    master_code_dir: str
+    on_removed: Callable[[str, str | None], None]
+    on_done: Callable[[Action], None]
 
     def carry_out(self, actions: Sequence[Action]) -> None:
         """Carry out a plan: removals first, and each topology's actions in order.
@@ -73,23 +63,23 @@ class ActionWriter:
                 self._assign([action])
 
     def _remove(self, action: Remove) -> None:
-        self._check()
+        self.check()
         storm_id = action.storm_id
         self._keep_checkpoints(storm_id)
-        self._leader.remove_storm(storm_id)
+        self.leader.remove_storm(storm_id)
         log.info("%s: removed", storm_id)
-        base = self._snapshot.bases.get(storm_id)
-        self._on_removed(storm_id, None if base is None else base.owner)
-        self._on_done(action)
+        base = self.snapshot.bases.get(storm_id)
+        self.on_removed(storm_id, None if base is None else base.owner)
+        self.on_done(action)
 
     def _finish_rebalance(self, action: FinishRebalance) -> None:
-        self._check()
+        self.check()
         storm_id = action.storm_id
-        command = Command(Event.DO_REBALANCE, int(self._now * 1000))
+        command = Command(Event.DO_REBALANCE, int(self.now * 1000))
         with contextlib.suppress(NoNodeError):
-            self._leader.change_storm(storm_id, lambda base: _after(storm_id, base, command))
+            self.leader.change_storm(storm_id, lambda base: _after(storm_id, base, command))
             log.info("%s: rebalanced", storm_id)
-        self._on_done(action)
+        self.on_done(action)
 
     def _assign(self, actions: Sequence[Assign]) -> None:
         by_id = {each.storm_id: each for each in actions}
@@ -98,23 +88,23 @@ class ActionWriter:
             action = by_id[new.storm_id]
             text = _launches_text(action.launches, new.assignment.node_host or {})
             log.info("%s: assigned %s", new.storm_id, text)
-            self._on_done(action)
+            self.on_done(action)
 
         records = map(self._record, actions)
-        self._leader.set_assignments(records, seen=self._snapshot, on_written=on_written)
+        self.leader.set_assignments(records, seen=self.snapshot, on_written=on_written)
 
     def _record(self, action: Assign) -> NewAssignment:
-        self._check()
+        self.check()
         storm_id, launches = action.storm_id, action.launches
-        was, known = self._snapshot.assignments.get(storm_id), self._known[storm_id]
+        was, known = self.snapshot.assignments.get(storm_id), self.known[storm_id]
         earlier = () if was is None else launches_from_record(was)
         hosts = self._hosts((*earlier, *launches), was)
         assignment = assignment_record(
             launches,
             known.executors,
-            master_code_dir=self._master_code_dir,
+            master_code_dir=self.master_code_dir,
             hosts=hosts,
-            owner=self._snapshot.bases[storm_id].owner,
+            owner=self.snapshot.bases[storm_id].owner,
         )
         base = self._with_checkpoints(storm_id, (*earlier, *launches), hosts)
         return NewAssignment(storm_id, assignment, known.conf, base)
@@ -124,7 +114,7 @@ class ActionWriter:
         last = (was.node_host if was is not None else None) or {}
         found = {}
         for node in {launch.slot.node for launch in launches}:
-            info = self._snapshot.supervisors.get(node)
+            info = self.snapshot.supervisors.get(node)
             host = last.get(node) if info is None else info.hostname
             if host is not None:
                 found[node] = host
@@ -134,7 +124,7 @@ class ActionWriter:
         self, storm_id: str, launches: Iterable[Launch], hosts: Mapping[str, str]
     ) -> StormBase | None:
         """Return the base with the machines of the launches' checkpoints; None if it says so."""
-        base = self._snapshot.bases[storm_id]
+        base = self.snapshot.bases[storm_id]
         known = base.checkpoints
         noted = None if known is None else checkpoints.placed(known, launches, hosts)
         if noted is known:
@@ -144,8 +134,8 @@ class ActionWriter:
         return changed
 
     def _keep_checkpoints(self, storm_id: str) -> None:
-        base = self._snapshot.bases.get(storm_id)
-        assignment = self._snapshot.assignments.get(storm_id)
+        base = self.snapshot.bases.get(storm_id)
+        assignment = self.snapshot.assignments.get(storm_id)
         if base is None or base.checkpoints is None:
             return
         launches = () if assignment is None else launches_from_record(assignment)
@@ -153,12 +143,12 @@ class ActionWriter:
             checkpoints.placed(
                 base.checkpoints, launches, None if assignment is None else assignment.node_host
             ),
-            int(self._now * 1000),
-            self._snapshot.supervisors.keys(),
+            int(self.now * 1000),
+            self.snapshot.supervisors.keys(),
             purge=lifecycle.is_purged(base),
         )
         if kept is not None:
-            self._leader.set_checkpoints(kept)
+            self.leader.set_checkpoints(kept)
 
 
 def _after(storm_id: str, base: StormBase, command: Command) -> StormBase:

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -37,30 +38,21 @@ def gone_since(
     return {storm_id: before.get(storm_id, now) for storm_id in found if storm_id not in kept}
 
 
+@dataclass(eq=False)
 class Cleaner:
     """Cleans while this Nimbus leads. `begin` and `end` alternate on a single thread.
 
     `submitted` returns the ids of topologies that are being submitted here.
     """
 
-    def __init__(
-        self,
-        storm: StormClusterState,
-        submitted: Callable[[], Collection[str]],
-        retention: CheckpointRetention,
-        *,
-        period_secs: float,
-        kept_secs: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self._storm = storm
-        self._submitted = submitted
-        self._retention = retention
-        self._period_secs = period_secs
-        self._kept_secs = kept_secs
-        self._clock = clock
-        self._since: dict[str, float] = {}
-        self._thread: PeriodicThread | None = None
+    storm: StormClusterState
+    submitted: Callable[[], Collection[str]]
+    retention: CheckpointRetention
+    period_secs: float
+    kept_secs: float
+    clock: Callable[[], float]
+    _since: dict[str, float] = field(default_factory=dict, init=False)
+    _thread: PeriodicThread | None = field(default=None, init=False)
 
     def begin(self, leader: LeaderClusterState) -> None:
         self._since = {}
@@ -81,22 +73,22 @@ class Cleaner:
     def _once(self, leader: LeaderClusterState, thread: PeriodicThread) -> float:
         found = {*leader.heartbeat_storms(), *leader.kept_storms()}
         # In this order: a submission stays in the first list until the second has it.
-        kept = set(self._submitted())
-        self._storm.state.sync_path(paths.STORMS)
+        kept = set(self.submitted())
+        self.storm.state.sync_path(paths.STORMS)
         kept.update(leader.active_storms())
-        self._since = gone_since(self._since, sorted(found), kept, self._clock())
+        self._since = gone_since(self._since, sorted(found), kept, self.clock())
         for storm_id, since in self._since.items():
             if thread.is_closing:
                 break
-            if self._clock() - since >= self._kept_secs:
+            if self.clock() - since >= self.kept_secs:
                 leader.remove_settings(storm_id)
                 leader.teardown_heartbeats(storm_id)
                 leader.teardown_errors(storm_id)
                 leader.remove_backpressure(storm_id)
                 log.info("%s: removed its leftovers", storm_id)
         if not thread.is_closing:
-            self._retention.remove_expired(leader)
-        return self._period_secs
+            self.retention.remove_expired(leader)
+        return self.period_secs
 
 
 #: How long checkpoints must be seen expired, by the monotonic clock: longer than a starting machine
@@ -114,31 +106,24 @@ def every_base(leader: LeaderClusterState) -> Mapping[str, StormBase]:
     return records.bases
 
 
+@dataclass(eq=False)
 class CheckpointRetention:
     """Orders the removal of checkpoints `kept_secs` (None: never) after their topology's end.
 
     `continued` returns the folders from which topologies are about to continue.
     """
 
-    def __init__(
-        self,
-        continued: Callable[[], Collection[str]],
-        *,
-        kept_secs: float | None,
-        clock: Callable[[], float],
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._continued = continued
-        self._kept_secs = kept_secs
-        self._clock = clock
-        self._monotonic = monotonic
-        self._expired_since: dict[str, float] = {}
+    continued: Callable[[], Collection[str]]
+    kept_secs: float | None
+    clock: Callable[[], float]
+    monotonic: Callable[[], float] = time.monotonic
+    _expired_since: dict[str, float] = field(default_factory=dict, init=False)
 
     def remove_expired(self, leader: LeaderClusterState) -> None:
-        now_ms, supervisors = int(self._clock() * 1000), leader.supervisors()
+        now_ms, supervisors = int(self.clock() * 1000), leader.supervisors()
 
         def due(record: Checkpoints, bases: Mapping[str, StormBase]) -> Checkpoints | None:
-            return checkpoints.due(record, bases, supervisors, now_ms, self._kept_secs)
+            return checkpoints.due(record, bases, supervisors, now_ms, self.kept_secs)
 
         over = {id_: each for id_, each in leader.all_checkpoints().items() if due(each, {})}
         ids = self._surely_expired(over)
@@ -146,7 +131,7 @@ class CheckpointRetention:
             return
         # The write fails if a topology continues from checkpoints after this read.
         found = [each for id_ in ids if (each := leader.checkpoints(id_)) is not None]
-        continued = self._continued()
+        continued = self.continued()
         try:
             bases = every_base(leader)
         except SerializationError as error:
@@ -158,9 +143,9 @@ class CheckpointRetention:
                 self._give_up(leader, each, changed)
 
     def _surely_expired(self, over: Mapping[str, Checkpoints]) -> list[str]:
-        now = self._monotonic()
+        now = self.monotonic()
         self._expired_since = {id_: self._expired_since.get(id_, now) for id_ in over}
-        least = min(EXPIRY_DOUBT_SECS, self._kept_secs or 0.0)
+        least = min(EXPIRY_DOUBT_SECS, self.kept_secs or 0.0)
         # An ordered removal may move to another supervisor at any time.
         return [
             id_
