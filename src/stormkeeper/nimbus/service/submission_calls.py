@@ -10,13 +10,12 @@ import copy
 import getpass
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stormkeeper import paths
 from stormkeeper.errors import (
     CallerError,
     CallRefusedError,
@@ -67,10 +66,8 @@ class SubmissionCalls(CallGroup):
     """The calls that submit topologies."""
 
     def isTopologyNameAllowed(self, name: str, /) -> bool:
-        if topology_fault(name) is not None:
-            return False
-        self._context.storm.state.sync_path(paths.STORMS)
-        return self._context.storm.storm_id_by_name(name) is None
+        bases = self._context.storm.view.now().bases.values()
+        return topology_fault(name) is None and all(base.name != name for base in bases)
 
     def beginFileUpload(self) -> str:
         self._leadership()
@@ -109,7 +106,7 @@ class SubmissionCalls(CallGroup):
                 raise AlreadyAliveException(f"{name} is already alive")
             own = topology_checks.read_conf(json_conf)
             self._check_blobs(own)
-            origin = going.enter_context(self._continuing(leadership.leader, own))
+            origin = self._origin(leadership.leader, own, going)
             now = self._context.clock()
             storm_id = self._context.submissions.new_id(name, now)
             saved = topology_checks.saved_conf(
@@ -147,28 +144,23 @@ class SubmissionCalls(CallGroup):
         log.info("submitted %s as %s", name, storm_id)
         leadership.wake()
 
-    @contextmanager
-    def _continuing(
-        self, leader: LeaderClusterState, own: Mapping[str, Any]
-    ) -> Iterator[Versioned[Checkpoints] | None]:
-        """Yield the checkpoints to continue from, reserved for this submission."""
+    def _origin(
+        self, leader: LeaderClusterState, own: Mapping[str, Any], going: ExitStack
+    ) -> Versioned[Checkpoints] | None:
+        """Return the checkpoints to continue from, reserved until `going` closes."""
         wanted = own.get(checkpoints.FROM)
         if wanted is None:
-            yield None
-            return
-        with ExitStack() as alone:
-            try:
-                bases = every_base(leader)
-                id_ = checkpoints.find(wanted, own, leader.all_checkpoints(), bases).folder
-                alone.enter_context(self._context.submissions.continuing(id_))
-                # Again, now that the folder is reserved.
-                origin = leader.checkpoints(id_)
-                records = {} if origin is None else {id_: origin.record}
-                bases = every_base(leader)
-                checkpoints.find(wanted, own, records, bases)
-            except CheckpointsError as error:
-                raise InvalidTopologyException(str(error)) from error
-            yield origin
+            return None
+        try:
+            found = checkpoints.find(wanted, own, leader.all_checkpoints(), every_base(leader))
+            going.enter_context(self._context.submissions.continuing(found.folder))
+            # Again, now that the folder is reserved.
+            origin = leader.checkpoints(found.folder)
+            records = {} if origin is None else {found.folder: origin.record}
+            checkpoints.find(wanted, own, records, every_base(leader))
+        except CheckpointsError as error:
+            raise InvalidTopologyException(str(error)) from error
+        return origin
 
     def _package(self, location: str | None) -> Path:
         if not location:
