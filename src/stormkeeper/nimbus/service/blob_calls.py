@@ -18,7 +18,6 @@ from stormkeeper.errors import (
     BlobNotFoundError,
     CallerError,
     CallRefusedError,
-    SerializationError,
 )
 from stormkeeper.nimbus.service.context import CallGroup, ServiceContext, client_errors
 from stormkeeper.state.storm.blob_records import BlobRecord
@@ -176,10 +175,7 @@ def _written(meta: SettableBlobMeta) -> bytes:
 def _settable_of(record: BlobRecord) -> SettableBlobMeta:
     """Return a blob's access list; without a list everybody may do everything."""
     everybody = AccessControl(AccessControlType.OTHER, None, _EVERYTHING)
-    try:
-        meta = decode(SettableBlobMeta, record.settable) if record.settable else None
-    except SerializationError as error:
-        raise CallRefusedError(f"the access list of the blob is damaged: {error}") from error
-    if meta is None:
+    if not record.settable:
         return SettableBlobMeta([everybody])
+    meta = decode(SettableBlobMeta, record.settable)
     return SettableBlobMeta(meta.acl or [everybody], meta.replication_factor)
