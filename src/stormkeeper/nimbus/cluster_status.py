@@ -43,9 +43,7 @@ class ClusterStatus:
     round_secs: float = 0.0
     #: Monotonic time when the last round ended or the leadership began.
     last_round_at: float | None = None
-    actions: Mapping[str, int] = field(
-        default_factory=lambda: dict.fromkeys(_ACTION_NAMES.values(), 0)
-    )
+    actions: Mapping[str, int] = field(default_factory=dict)
     supervisors: int = 0
     slots: int = 0
     free_slots: int = 0
@@ -237,7 +235,7 @@ class _NimbusMetrics(Collector):
         yield _counter("rounds", "Rounds of scheduling that succeeded.", status.rounds)
         yield _counter("failed_rounds", "Rounds of scheduling that failed.", status.failures)
         yield _gauge("round_seconds", "Seconds of the last round of scheduling.", status.round_secs)
-        actions = (([name], count) for name, count in status.actions.items())
+        actions = (([name], status.actions.get(name, 0)) for name in _ACTION_NAMES.values())
         yield _counters("actions", "Writes of scheduling, by action.", ["action"], actions)
         if status.epoch is not None:
             yield from _leader_metrics(status)
