@@ -140,7 +140,6 @@ class Scheduler:
         self._needs_sync = False
         if self._conf_changes.finish(leader, snapshot.bases):
             snapshot = self._snapshot(leader)
-        rounds.seen = snapshot
         self._warn_of_java(snapshot)
         known = self._topology_cache.topologies(snapshot, self._memory.texts)
         decision = decide(
@@ -168,7 +167,7 @@ class Scheduler:
         rounds.check()
         self._log_texts(decision.memory.texts)
         self._memory = decision.memory
-        rounds.watch_supervisors(decision)
+        rounds.watch_supervisors(decision, snapshot)
         return decision, snapshot
 
     def _new_follower(self) -> HeartbeatFollower[BeatFacts]:
@@ -231,8 +230,6 @@ class _Rounds:
         self.thread = PeriodicThread(
             "nimbus scheduling", lambda: once(self), settle_secs=_SETTLE_SECS, logger=log
         )
-        #: The records of the last round.
-        self.seen: ClusterRecords | None = None
         self._watched: frozenset[str] = frozenset()
         #: The cluster that `_watched` is of.
         self._planned: Cluster | None = None
@@ -260,50 +257,39 @@ class _Rounds:
         if self.thread.is_closing:
             raise NotLeaderError("this leadership ended, and its round with it")
 
-    def watch_supervisors(self, decision: Decision) -> None:
+    def watch_supervisors(self, decision: Decision, seen: ClusterRecords) -> None:
         """Start a round when a supervisor reports a released or removed worker stopped."""
-        before, self._planned = self._planned, decision.cluster
-        if decision.actions or before is None or not before.has_same_parts(decision.cluster):
+        planned, self._planned = self._planned, decision.cluster
+        if decision.actions or planned is None or not planned.has_same_parts(decision.cluster):
             self._watched = frozenset(_supervisors_to_watch(decision))
             self.leader.view.subscription.hurry([paths.supervisor(each) for each in self._watched])
-        self._wake_if_needed()
+        # A report that came during the round was not watched for.
+        before, now = seen.supervisors, self.leader.view.latest().supervisors
+        if any(
+            _stopped_workers(before.get(i)) != _stopped_workers(now.get(i)) for i in self._watched
+        ):
+            self.thread.wake()
 
     def _on_change(self, changes: Sequence[Difference]) -> None:
-        if not self.thread.is_woken and any(map(self._may_need_round, changes)):
-            self._wake_if_needed()
+        if not self.thread.is_woken and any(map(self._needs_round, changes)):
+            self.thread.wake()
 
-    def _may_need_round(self, change: Difference) -> bool:
+    def _needs_round(self, change: Difference) -> bool:
+        """Return whether a topology, assignment or supervisor came or went, or a worker stopped.
+
+        Other changes of supervisors' records, which are frequent, and of bases wait for the next
+        round.
+        """
         directory, _, name = change.path.rpartition("/")
         if change.before is None or change.after is None:
             return directory in _DIRECTORIES
-        return directory == paths.SUPERVISORS and name in self._watched
-
-    def _wake_if_needed(self) -> None:
-        seen = self.seen
-        if seen is not None and _needs_round(seen, self.leader.view.latest(), self._watched):
-            self.thread.wake()
+        if directory != paths.SUPERVISORS or name not in self._watched:
+            return False
+        return _stopped_workers(change.before.value) != _stopped_workers(change.after.value)
 
 
 #: Of records whose coming and going needs a round.
 _DIRECTORIES: Final = (paths.STORMS, paths.ASSIGNMENTS, paths.SUPERVISORS)
-
-
-def _needs_round(seen: ClusterRecords, now: ClusterRecords, watched: frozenset[str]) -> bool:
-    """Return whether topologies, assignments or supervisors came or went, or workers stopped.
-
-    Other changes of supervisors' records, which are frequent, and of bases wait for the next round.
-    """
-    for before, after in (
-        (seen.bases, now.bases),
-        (seen.assignments, now.assignments),
-        (seen.supervisors, now.supervisors),
-    ):
-        if before is not after and before.keys() != after.keys():
-            return True
-    return any(
-        _stopped_workers(seen.supervisors.get(id_)) != _stopped_workers(now.supervisors.get(id_))
-        for id_ in watched
-    )
 
 
 def _supervisors_to_watch(decision: Decision) -> set[str]:
@@ -323,8 +309,8 @@ def _supervisors_to_watch(decision: Decision) -> set[str]:
     return (released & supervisors.keys()) | strange
 
 
-def _stopped_workers(info: SupervisorInfo | None) -> object:
-    return None if info is None else (info.used_ports, info.stopped_workers)
+def _stopped_workers(info: object) -> object:
+    return (info.used_ports, info.stopped_workers) if isinstance(info, SupervisorInfo) else None
 
 
 @dataclass(frozen=True, slots=True)
