@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import stormkeeper
@@ -51,32 +51,23 @@ _IDLE_SHARE: Final = 10.0
 _SETTLE_SECS: Final = 0.02
 
 
+@dataclass(eq=False)
 class Scheduler:
     """Schedules while this Nimbus leads. `begin` and `end` alternate on a single thread.
 
     `clock` returns seconds since 1970 and never jumps. `on_removed` gets a topology's id and owner.
     """
 
-    def __init__(
-        self,
-        storm: StormClusterState,
-        topology_cache: TopologyCache,
-        timeouts: Timeouts,
-        status: ClusterStatusTracker,
-        *,
-        conf_changes: ConfChanges,
-        master_code_dir: str,
-        clock: Callable[[], float],
-        on_removed: Callable[[str, str | None], None] = lambda _id, _owner: None,
-    ) -> None:
-        self._storm = storm
-        self._on_removed = on_removed
-        self._topology_cache = topology_cache
-        self._timeouts = timeouts
-        self._status = status
-        self._conf_changes = conf_changes
-        self._master_code_dir = master_code_dir
-        self._clock = clock
+    storm: StormClusterState
+    topology_cache: TopologyCache
+    timeouts: Timeouts
+    status: ClusterStatusTracker
+    conf_changes: ConfChanges
+    master_code_dir: str
+    clock: Callable[[], float]
+    on_removed: Callable[[str, str | None], None] = lambda _id, _owner: None
+
+    def __post_init__(self) -> None:
         #: The epoch of `_memory`; a leadership may be interrupted and go on.
         self._epoch: int | None = None
         self._memory = RoundMemory()
@@ -128,27 +119,27 @@ class Scheduler:
             return 0.0
         except Exception:
             self._needs_sync = True
-            self._status.record_failure()
+            self.status.record_failure()
             raise
-        self._status.record_round(decision.cluster, snapshot.heartbeats, time.monotonic() - began)
-        return max(0.0, decision.next_round_at - self._clock())
+        self.status.record_round(decision.cluster, snapshot.heartbeats, time.monotonic() - began)
+        return max(0.0, decision.next_round_at - self.clock())
 
     def _decide(self, rounds: _Rounds) -> tuple[Decision, ClusterSnapshot]:
         leader, epoch = rounds.leader, rounds.leader.fence.epoch
-        now = self._clock()
+        now = self.clock()
         snapshot = self._snapshot(leader, is_synced=self._needs_sync)
         self._needs_sync = False
-        if self._conf_changes.finish(leader, snapshot.bases):
+        if self.conf_changes.finish(leader, snapshot.bases):
             snapshot = self._snapshot(leader)
         self._warn_of_java(snapshot)
-        known = self._topology_cache.topologies(snapshot, self._memory.texts)
+        known = self.topology_cache.topologies(snapshot, self._memory.texts)
         decision = decide(
             self._memory,
             snapshot,
             {storm_id: each.facts for storm_id, each in known.items()},
             now=now,
             epoch=epoch,
-            timeouts=self._timeouts,
+            timeouts=self.timeouts,
             default_wait_secs={storm_id: each.wait_secs for storm_id, each in known.items()},
         )
         rounds.check()
@@ -160,9 +151,9 @@ class Scheduler:
             known,
             now=now,
             check=rounds.check,
-            master_code_dir=self._master_code_dir,
-            on_removed=self._on_removed,
-            on_done=self._status.record_action,
+            master_code_dir=self.master_code_dir,
+            on_removed=self.on_removed,
+            on_done=self.status.record_action,
         ).carry_out(decision.actions)
         rounds.check()
         self._log_texts(decision.memory.texts)
@@ -171,14 +162,14 @@ class Scheduler:
         return decision, snapshot
 
     def _new_follower(self) -> HeartbeatFollower[BeatFacts]:
-        return self._storm.heartbeats.follower(beat_facts, values=False)
+        return self.storm.heartbeats.follower(beat_facts, values=False)
 
     def _snapshot(self, leader: LeaderClusterState, *, is_synced: bool = False) -> ClusterSnapshot:
         return leader.snapshot(
             may_lack_heartbeats=True,
             is_synced=is_synced,
             follower=self._follower,
-            clock=self._clock,
+            clock=self.clock,
         )
 
     def _follow(self) -> float:
@@ -322,20 +313,18 @@ class Leadership:
     wake: Callable[[], None]
 
 
+@dataclass(eq=False)
 class LeaderDuties:
     """Starts and stops the scheduler and the cleaner as this Nimbus gains and loses leadership.
 
     The election calls `begin` and `end` alternately on one thread; the rest is thread-safe.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, cleaner: Cleaner, status: ClusterStatusTracker
-    ) -> None:
-        self._scheduler = scheduler
-        self._cleaner = cleaner
-        self._status = status
-        self._current: Leadership | None = None
-        self._has_begun = threading.Condition()
+    scheduler: Scheduler
+    cleaner: Cleaner
+    status: ClusterStatusTracker
+    _current: Leadership | None = field(default=None, init=False)
+    _has_begun: threading.Condition = field(default_factory=threading.Condition, init=False)
 
     @property
     def leader(self) -> LeaderClusterState | None:
@@ -358,18 +347,18 @@ class LeaderDuties:
         return current
 
     def begin(self, leader: LeaderClusterState) -> None:
-        self._status.record_leadership(leader.fence.epoch)
-        self._scheduler.begin(leader)
-        self._cleaner.begin(leader)
+        self.status.record_leadership(leader.fence.epoch)
+        self.scheduler.begin(leader)
+        self.cleaner.begin(leader)
         with self._has_begun:
-            self._current = Leadership(leader, self._scheduler.wake)
+            self._current = Leadership(leader, self.scheduler.wake)
             self._has_begun.notify_all()
 
     def end(self) -> None:
         """Stop leading; waits a few seconds for a write in progress."""
         self._current = None
         try:
-            self._scheduler.end()
+            self.scheduler.end()
         finally:
-            self._cleaner.end()
-            self._status.record_leadership(None)
+            self.cleaner.end()
+            self.status.record_leadership(None)
