@@ -185,8 +185,6 @@ class CallGroup:
 
     def _check_blobs(self, conf: Mapping[str, Any]) -> None:
         used = conf.get("topology.blobstore.map") or {}
-        if not isinstance(used, dict):
-            raise InvalidTopologyException("topology.blobstore.map is no mapping")
         known = self._context.storm.blobs(list(used)) if used else {}
         for key in used:
             if key not in known:
