@@ -158,9 +158,9 @@ def of_topology(
     )
 
 
-def with_error(health: TopologyHealth, error: str) -> TopologyHealth:
+def with_error(health: TopologyHealth | None, error: str | None) -> TopologyHealth | None:
     """Return a crashing topology's health with the error that the worker itself reported."""
-    if health.crashes is None or not error:
+    if health is None or health.crashes is None or not error:
         return health
     line = shortened(error)
     crashes = CrashSeries(health.crashes.count, health.crashes.since_secs, line)

@@ -28,7 +28,6 @@ from stormkeeper.nimbus.service.views import (
     copies,
     outline,
     uptime_secs,
-    with_error,
     without_queries,
 )
 from stormkeeper.paths import Slot
@@ -191,8 +190,8 @@ def _made(sources: Sources, storm_id: str, known: Kept | None, views: ViewReader
         now=sources.reading.now,
     )
     # The health of single workers takes much room, and no list shows it.
-    view = replace(view, workers={}, health=without_queries(view.health), now=0.0)
-    view = with_error(view, error)
+    shown = health.with_error(without_queries(view.health), error)
+    view = replace(view, workers={}, health=shown, now=0.0)
     if known is not None and (known.view, known.code, known.error) == (view, code, error):
         return known
     summary = topology_summary(view)

@@ -128,8 +128,8 @@ class ViewReader:
             now=now,
             is_one=True,
         )
-        view = with_error(view, self.read_errors([view]).get(storm_id))
-        return view, _of_launches(found)
+        error = self.read_errors([view]).get(storm_id)
+        return replace(view, health=health.with_error(view.health, error)), _of_launches(found)
 
     def view(
         self,
@@ -210,13 +210,6 @@ class ViewReader:
         except CodeError as error:
             log.debug("%s is shown without its code: %s", storm_id, error)
             return None
-
-
-def with_error(view: View, error: str | None) -> View:
-    """Return the view of a crashing topology with the error that the worker itself reported."""
-    if view.health is None or not error:
-        return view
-    return replace(view, health=health.with_error(view.health, error))
 
 
 def copies(records: ClusterRecords, storm_id: str) -> int:
