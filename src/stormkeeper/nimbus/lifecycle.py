@@ -198,11 +198,7 @@ _TABLE: Final[Mapping[TopologyStatus, Mapping[Event, _Step]]] = {
         Event.KILL: _begins_kill,
         Event.DO_REBALANCE: _finishes_rebalance,
     },
-    TopologyStatus.KILLED: {
-        **_LATE,
-        Event.KILL: _hastens_kill,
-        Event.REMOVE: _ends,
-    },
+    TopologyStatus.KILLED: {**_LATE, Event.KILL: _hastens_kill, Event.REMOVE: _ends},
 }
 
 _REMEDIES: Final = {

@@ -111,7 +111,6 @@ def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
 
 
 def service_handler(context: ServiceContext) -> Handler:
-    """Return the handler of Nimbus's service."""
     groups = (SubmissionCalls, LifecycleCalls, ClusterCalls, PageCalls, BlobCalls)
     return Handler(*(group(context) for group in groups))
 

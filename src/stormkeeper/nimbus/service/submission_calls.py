@@ -110,11 +110,7 @@ class SubmissionCalls(CallGroup):
             now = self._context.clock()
             storm_id = self._context.submissions.new_id(name, now)
             saved = topology_checks.saved_conf(
-                own,
-                self._context.conf,
-                storm_id=storm_id,
-                name=name,
-                user=_process_user(),
+                own, self._context.conf, storm_id=storm_id, name=name, user=_process_user()
             )
             kept = _kept(leadership.leader, origin, own)
             conf = checkpoints.conf_of(saved, kept)
