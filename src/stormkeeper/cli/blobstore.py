@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from stormkeeper.cli.connections import connected, json_option
-from stormkeeper.cli.options import (
-    Fault,
-    Group,
-    command,
-    conf_options,
-    examples,
-    exit_with,
-)
+from stormkeeper.cli.options import Fault, Group, command, conf_options, examples, exit_with
 from stormkeeper.cli.output import note, print_json
 from stormkeeper.daemon.durable import replace_file
 from stormkeeper.errors import RefusedError

@@ -15,15 +15,7 @@ import click
 
 from stormkeeper.cli.connections import json_option
 from stormkeeper.cli.options import as_age, command, faults, load_conf
-from stormkeeper.cli.output import (
-    age_of,
-    ago,
-    aligned,
-    iso_time,
-    print_json,
-    remark,
-    remark_on_age,
-)
+from stormkeeper.cli.output import age_of, ago, aligned, iso_time, print_json, remark, remark_on_age
 from stormkeeper.errors import TableError
 from stormkeeper.names import printable
 

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from stormkeeper.cli.connections import json_option, open_state
-from stormkeeper.cli.options import (
-    Fault,
-    UnansweredFault,
-    as_age,
-    command,
-    exit_with,
-    load_conf,
-)
+from stormkeeper.cli.options import Fault, UnansweredFault, as_age, command, exit_with, load_conf
 from stormkeeper.cli.output import note, remark
 from stormkeeper.errors import ConfigError, LogsError, RpcError, StormkeeperError
 from stormkeeper.names import host_port, printable

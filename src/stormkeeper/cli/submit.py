@@ -14,11 +14,7 @@ import click
 
 from stormkeeper import extras
 from stormkeeper.cli import connections
-from stormkeeper.cli.connections import (
-    connected,
-    json_option,
-    waiting_options,
-)
+from stormkeeper.cli.connections import connected, json_option, waiting_options
 from stormkeeper.cli.options import (
     ConfigFault,
     command,

@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from stormkeeper.cli import connections
-from stormkeeper.cli.connections import (
-    NotYetFault,
-    connected,
-    json_option,
-    waiting_options,
-)
+from stormkeeper.cli.connections import NotYetFault, connected, json_option, waiting_options
 from stormkeeper.cli.options import command, exit_with, load_conf
 from stormkeeper.cli.output import Progress, print_json
 from stormkeeper.daemon.logs import LEVELS

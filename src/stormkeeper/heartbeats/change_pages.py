@@ -18,10 +18,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stormkeeper.errors import (
-    PacemakerUnavailableError,
-    RemoteProtocolError,
-)
+from stormkeeper.errors import PacemakerUnavailableError, RemoteProtocolError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.wire.messages import (
     TOMBSTONE,

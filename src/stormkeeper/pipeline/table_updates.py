@@ -27,13 +27,7 @@ from stormkeeper.heartbeats.stores import uncollected
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import Made, Rows, TableStore
 from stormkeeper.pipeline import rollups, rows, tables, worker_liveness
-from stormkeeper.pipeline.batch import (
-    AddNames,
-    Batch,
-    part_numbers,
-    read_parts,
-    release_memory,
-)
+from stormkeeper.pipeline.batch import AddNames, Batch, part_numbers, read_parts, release_memory
 from stormkeeper.pipeline.executor_counters import OWNERSHIP
 from stormkeeper.pipeline.executor_stats import cut_pulses, executor_rows, split_pulses
 from stormkeeper.pipeline.status import next_servers

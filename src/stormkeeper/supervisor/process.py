@@ -23,12 +23,7 @@ from stormkeeper.daemon.lifecycle import StopSignals, announce
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.daemon.sockets import address_of, is_loopback, listen
-from stormkeeper.errors import (
-    EngineError,
-    ListenError,
-    StateError,
-    SupervisorError,
-)
+from stormkeeper.errors import EngineError, ListenError, StateError, SupervisorError
 from stormkeeper.state import backends
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.worker_reports import ErrorLimits

@@ -13,12 +13,7 @@ from typing import Final
 from stormkeeper import paths
 from stormkeeper.blobs import keys
 from stormkeeper.blobs.transfers import TransferSessions
-from stormkeeper.errors import (
-    BlobInUseError,
-    BlobNotFoundError,
-    CallerError,
-    CallRefusedError,
-)
+from stormkeeper.errors import BlobInUseError, BlobNotFoundError, CallerError, CallRefusedError
 from stormkeeper.nimbus.service.context import CallGroup, ServiceContext, client_errors
 from stormkeeper.state.storm.blob_records import BlobRecord
 from stormkeeper.thrift.nimbus import (
