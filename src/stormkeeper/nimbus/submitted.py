@@ -330,13 +330,14 @@ class TopologyCache:
 
     def _get(self, storm_id: str, hints: Mapping[str, int]) -> CachedTopology | None:
         known, version = self._cached.get(storm_id), self._code.version(storm_id)
-        # Code that is missing for a moment is unchanged. Most hints are the same object.
-        if (
-            known is not None
-            and known[0] == (version or known[0])
-            and (known[1] is hints or known[1] == hints)
-        ):
-            return known[2]
+        # Code that is missing for a moment is unchanged.
+        if known is not None and known[0] == (version or known[0]):
+            if known[1] is hints:
+                return known[2]
+            if known[1] == hints:
+                # The next call compares no contents.
+                self._cached[storm_id] = (known[0], hints, known[2])
+                return known[2]
         try:
             submitted = self._code.get(storm_id)
             if submitted is None:

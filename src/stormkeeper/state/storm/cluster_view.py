@@ -100,6 +100,13 @@ class _Row(Mapping[Any, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, _Row) and self._keys is other._keys:
+            return self._values == other._values
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as of any Mapping
+
     def __repr__(self) -> str:
         return repr(dict(self))
 
