@@ -61,7 +61,7 @@ class ClusterCalls(CallGroup):
         except NoLeaderError as error:
             raise CallRefusedError(str(error)) from error
         records, now = self._context.storm.view.caught_up(), self._context.clock()
-        for each in nimbus_summaries(records.nimbuses.values(), leader, now):
+        for each in nimbus_summaries(records, leader, now):
             if each.isLeader:
                 return each
         # The leader is not registered yet, or no longer.
@@ -71,12 +71,12 @@ class ClusterCalls(CallGroup):
     def getClusterInfo(self) -> ClusterSummary:
         found = self._topologies.newest()
         records = found.sources.records
+        first = next(iter(records.locks), None)
+        leader = None if first is None or first.revoked else first.nimbus
         return ClusterSummary(
             supervisors=self._supervisors.encoded(records),
             topologies=self._topologies.encoded(found),
-            nimbuses=nimbus_summaries(
-                records.nimbuses.values(), leader_of(records), self._context.clock()
-            ),
+            nimbuses=nimbus_summaries(records, leader, self._context.clock()),
         )
 
     def getTopologySummaries(self) -> list[TopologySummary]:
@@ -165,17 +165,12 @@ class ClusterCalls(CallGroup):
             time.sleep(_POLL_SECS)
 
 
-def leader_of(records: ClusterRecords) -> NimbusId | None:
-    first = next(iter(records.locks), None)
-    return None if first is None or first.revoked else first.nimbus
-
-
 def nimbus_summaries(
-    found: Iterable[NimbusSummary], leader: NimbusId | None, now: float
+    records: ClusterRecords, leader: NimbusId | None, now: float
 ) -> list[NimbusSummary]:
     """Return a line for each registered Nimbus; registrations have the start time as uptime."""
     summaries = []
-    for each in found:
+    for each in records.nimbuses.values():
         summary = copy.copy(each)
         summary.uptime_secs = seconds(now - each.uptime_secs)
         summary.isLeader = leader is not None and (each.host, each.port) == leader[:2]

@@ -68,12 +68,8 @@ class View:
         return fault if self.sched_status is None else f"{self.sched_status}; {fault}"
 
     @property
-    def conf(self) -> Mapping[str, Any]:
-        return {} if self.submitted is None else self.submitted.conf
-
-    @property
     def requested_memory(self) -> float:
-        memory = self.conf.get(_MEMORY)
+        memory = None if self.submitted is None else self.submitted.conf.get(_MEMORY)
         return self.base.num_workers * float(memory) if isinstance(memory, int | float) else 0.0
 
     @property
