@@ -82,11 +82,13 @@ def test_a_supervisors_slots_are_used_where_they_are_assigned():
 
 def test_the_nimbus_that_leads_is_told_by_host_and_port():
     found = [NimbusSummary("a", port, 1_699_999_990, True, "1") for port in (1, 2)]
-    told = cluster_calls.nimbus_summaries(found, NimbusId("a", 2, 0), NOW)
+    nimbuses = {f"a:{each.port}": each for each in found}
+    records = ClusterRecords(bases={}, assignments={}, supervisors={}, nimbuses=nimbuses)
+    told = cluster_calls.nimbus_summaries(records, NimbusId("a", 2, 0), NOW)
     assert [each.isLeader for each in told] == [False, True]
     assert {each.uptime_secs for each in told} == {10}
     assert found[0].uptime_secs == 1_699_999_990, "what was read stays"
-    assert not any(each.isLeader for each in cluster_calls.nimbus_summaries(found, None, NOW))
+    assert not any(each.isLeader for each in cluster_calls.nimbus_summaries(records, None, NOW))
 
 
 def test_an_owner_has_what_his_topologies_have_or_nothing():
