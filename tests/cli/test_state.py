@@ -363,7 +363,7 @@ def test_watch_goes_on_after_its_session_has_expired(
             remarks = [watching.remark() for _ in range(3)]
             assert remarks[0].endswith(" the session with ZooKeeper has expired")
             assert remarks[1].endswith(" connected to ZooKeeper again")
-            assert "changes during the lost session are printed as one" in remarks[2]
+            assert "changes during the lost connection are printed as one" in remarks[2]
             told = json.loads(watching.line())
             assert (told["event"], told["path"], told["version"]) == ("changed", "/storms", 1)
             kazoo.delete(path)

@@ -99,9 +99,10 @@ def test_a_node_made_anew_while_nobody_looked_is_told_as_both(following, ensembl
     other.delete_node("/storms/wc-1")
     other.set_data("/storms/wc-1", b"2")
     ensemble.resume(state)
-    assert [next(told) for _ in range(4)] == [
+    assert [next(told) for _ in range(5)] == [
         "the connection to ZooKeeper is lost",
         "connected to ZooKeeper again",
+        "all changes during the lost connection are printed as one",
         NodeChange("deleted", "/storms/wc-1"),
         NodeChange("created", "/storms/wc-1", 0),
     ]
@@ -116,7 +117,7 @@ def test_a_lost_session_is_told_and_misses_nothing(following, ensemble, state, o
     assert heard == [
         "the session with ZooKeeper has expired",
         "connected to ZooKeeper again",
-        "all changes during the lost session are printed as one",
+        "all changes during the lost connection are printed as one",
         NodeChange("changed", "/storms/wc-1", 1),
     ]
     other.set_data("/storms/wc-1", b"3")

@@ -385,7 +385,7 @@ def test_deleted_nodes_leave_no_watches(subscribed, store, state):
     def watches():
         subscribed.now()
         if not isinstance(state, ZooKeeperState):
-            return set(state._armed.all())
+            return set(state._armed)
         kazoo = state._connection._client
         return {*kazoo._data_watchers} | {f"{path}/*" for path in kazoo._child_watchers}
 

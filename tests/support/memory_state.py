@@ -42,9 +42,8 @@ from stormkeeper.state.storage import (
     check_paths,
 )
 from stormkeeper.state.watches import (
-    ArmedWatches,
+    WATCHES_USED_UP,
     Callbacks,
-    NodeChanges,
     NodeWatch,
     TreeObservers,
     WatchKind,
@@ -111,7 +110,8 @@ class MemoryState(ClusterState):
         self._callbacks = callbacks
         self._connection = ConnectionState.CONNECTED
         self._closed = False
-        self._armed = ArmedWatches()
+        #: Of this connection, as the server has them.
+        self._armed: set[NodeWatch] = set()
         self._observers = TreeObservers()
         self._registrations: dict[str, bytes] = {}
         # Those that could not be made again, and others that are none any more.
@@ -318,6 +318,7 @@ class MemoryState(ClusterState):
         self._connection = state
         self._callbacks.queue_connection(state)
         if state is not ConnectionState.CONNECTED:
+            self._armed.clear()
             self._observers.notify_missed()
 
     def hear(self, event: Event) -> None:
@@ -325,7 +326,9 @@ class MemoryState(ClusterState):
         if self._connection is not ConnectionState.CONNECTED or self.ended:
             return
         is_tree_event = event.type is not EventType.NODE_CHILDREN_CHANGED
-        is_fired = self._armed.fire(*event)
+        used_up = {NodeWatch(watched, event.path) for watched in WATCHES_USED_UP[event.type]}
+        is_fired = not self._armed.isdisjoint(used_up)
+        self._armed -= used_up
         if is_fired or (self._server.has_tree_watches and is_tree_event):
             self._observers.notify(*event)
         if is_fired:
@@ -338,11 +341,8 @@ class MemoryState(ClusterState):
             self._session_id = self._server.new_id()
             self.ended = False
             self._register_again()
-            self.become(ConnectionState.CONNECTED)
-            self._callbacks.queue_event(EventType.EVENTS_MISSED, "/")
-        else:
-            self.become(ConnectionState.CONNECTED)
-        self._look_again()
+        self.become(ConnectionState.CONNECTED)
+        self._callbacks.queue_event(EventType.EVENTS_MISSED, "/")
 
     def deliver(self) -> bool:
         """Run the callbacks that are queued, inline; returns whether there were any."""
@@ -363,15 +363,6 @@ class MemoryState(ClusterState):
             else:
                 self._server.commit(self, [Create(path, data, ephemeral=True)], events)
 
-    def _look_again(self) -> None:
-        """Tell what the armed watches missed."""
-        for watch in self._armed.all():
-            event = self._armed.missed(watch, _seen(self._server.tree.find(watch.path)))
-            if event is not None:
-                self._armed.fire(event, watch.path)
-                self._observers.notify(event, watch.path)
-                self._callbacks.queue_event(event, watch.path)
-
     def _look(self, path: str, watch: bool) -> NodeData | None:
         with self._reading(path) as tree:
             return self._read(tree, path, watch)
@@ -379,13 +370,13 @@ class MemoryState(ClusterState):
     def _read(self, tree: MemoryTree, path: str, watch: bool) -> NodeData | None:
         node = tree.find(path)
         if watch:
-            self._armed.arm(NodeWatch(WatchKind.NODE, path), _seen(node))
+            self._armed.add(NodeWatch(WatchKind.NODE, path))
         return None if node is None else _told(node)
 
     def _list(self, tree: MemoryTree, path: str, watch: bool) -> list[str]:
         node = tree.get(path)
         if watch:
-            self._armed.arm(NodeWatch(WatchKind.CHILDREN, path), node.seen)
+            self._armed.add(NodeWatch(WatchKind.CHILDREN, path))
         return sorted(node.children)
 
     def _write(
@@ -437,10 +428,6 @@ class MemoryState(ClusterState):
                 self.reconnect()
                 raise ended(f"cannot {what}: session {former} has ended")
             yield self._server.tree
-
-
-def _seen(node: Node | None) -> NodeChanges | None:
-    return None if node is None else node.seen
 
 
 def _told(node: Node) -> NodeData:

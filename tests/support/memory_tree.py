@@ -30,7 +30,6 @@ from stormkeeper.state.storage import (
     Result,
     SetData,
 )
-from stormkeeper.state.watches import NodeChanges
 
 #: The owner of a persistent node.
 NOBODY = 0
@@ -56,11 +55,6 @@ class Node:
     #: How many children were ever made here; names of sequential nodes count these.
     children_created: int = 0
     children: set[str] = field(default_factory=set)
-
-    @property
-    def seen(self) -> NodeChanges:
-        """What a watch remembers of the node."""
-        return NodeChanges(self.created, self.modified, self.children_modified)
 
     @property
     def stat(self) -> NodeStat:

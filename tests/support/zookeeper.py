@@ -16,7 +16,6 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.state.storage import ConnectionState, EventType
-from stormkeeper.state.watches import WatchKind
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.waiting import DEADLINE_SECS, until
 
@@ -61,9 +60,12 @@ def expire_session(state: ZooKeeperState, deadline_secs: float = DEADLINE_SECS) 
     connection = state._connection
     former = connection.session_id
     told = threading.Event()
-    registration = state.register(
-        lambda event, _path: told.set() if event is EventType.EVENTS_MISSED else None
-    )
+
+    def note(event: EventType, _path: str) -> None:
+        if event is EventType.EVENTS_MISSED and connection.session_id != former:
+            told.set()
+
+    registration = state.register(note)
     identity = connection._client.client_id
     deadline = time.monotonic() + deadline_secs
     while connection.session_id == former:
@@ -76,7 +78,7 @@ def expire_session(state: ZooKeeperState, deadline_secs: float = DEADLINE_SECS) 
     # The callback was registered last, so all others have been told by then.
     assert told.wait(deadline_secs), "nobody was told that events may be missed"
     state.unregister(registration)
-    until(lambda: _is_restored(state), deadline_secs)
+    until(lambda: state._registrations.made_in == state.session_id, deadline_secs)
 
 
 def expire_behind_cut(state: ZooKeeperState, server: DevZooKeeper) -> None:
@@ -93,11 +95,3 @@ def _close_session(hosts: str, identity: tuple[int, bytes], deadline_secs: float
     thief.start(timeout=deadline_secs)
     thief.stop()
     thief.close()
-
-
-def _is_restored(state: ZooKeeperState) -> bool:
-    client = state._connection._client
-    tables = {WatchKind.NODE: client._data_watchers, WatchKind.CHILDREN: client._child_watchers}
-    return state._registrations.made_in == state.session_id and all(
-        tables[watch.watched].get(state._node(watch.path)) for watch in state._armed.all()
-    )

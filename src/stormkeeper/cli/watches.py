@@ -43,7 +43,7 @@ _CONNECTIONS: Final = {
     ConnectionState.SUSPENDED: "the connection to ZooKeeper is lost",
     ConnectionState.LOST: "the session with ZooKeeper has expired",
 }
-_MISSED: Final = "all changes during the lost session are printed as one"
+_MISSED: Final = "all changes during the lost connection are printed as one"
 
 
 class _Listing:

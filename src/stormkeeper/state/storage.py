@@ -10,15 +10,15 @@ lost connection; `set_data`, `create_sequential` and `commit` are not: a second 
 undo another session's later write, or make a second node.
 
 **Watches.** A read with ``watch=True`` leaves a watch: every registered callback gets the next
-change of the result, once. Changes during a broken connection or a lost session are reported later,
-several as one. So an event means "read again".
+change of the result, once. A lost connection ends all watches: every callback gets
+`EventType.EVENTS_MISSED` after the next connection. An event means "read again".
 
 **Callbacks.** Events and connection states come one at a time, in the store's order, on one thread.
 A callback may use the store; exceptions are logged. A change's event is queued before a read
 returns the change.
 
 **Sessions.** A new session makes the nodes of `set_ephemeral_node` again, and no other ephemeral
-nodes. Then every callback gets `EventType.EVENTS_MISSED` once.
+nodes, before `EventType.EVENTS_MISSED`.
 """
 
 import base64
@@ -122,9 +122,7 @@ class EventType(enum.Enum):
     NODE_DELETED = "deleted"
     NODE_DATA_CHANGED = "data changed"
     NODE_CHILDREN_CHANGED = "children changed"
-    #: For callbacks: a new session follows a lost session; the path is ``/``. Comes after
-    #: ``CONNECTED`` and before events that watches missed; uses up no watch. For `watch_tree`: a
-    #: connection was lost.
+    #: A lost connection ended all watches. For callbacks: after ``CONNECTED``, with the path ``/``.
     EVENTS_MISSED = "events missed"
 
 

@@ -1,8 +1,4 @@
-"""Watches: which are armed in a session, and the callbacks and streams that wait for them.
-
-ZooKeeper keeps a watch for one connection only. So a session remembers each watch with the changes
-seen of the node, and after a reconnection reports the difference as the event that the server could
-not send.
+"""Watches: callbacks, observers of subtrees, and streams that wait for them.
 
 The store's own threads only queue events, so a callback may use the store and delays no answer.
 """
@@ -35,14 +31,6 @@ class WatchKind(enum.Enum):
     CHILDREN = "children"
 
 
-class NodeChanges(NamedTuple):
-    """Zxids of a node's last changes, as a read saw them."""
-
-    created: int
-    modified: int
-    children_modified: int
-
-
 class NodeWatch(NamedTuple):
     """A watch of a node."""
 
@@ -59,25 +47,6 @@ WATCHES_USED_UP: Final = {
     EventType.NODE_CHILDREN_CHANGED: (WatchKind.CHILDREN,),
     EventType.EVENTS_MISSED: (),
 }
-
-
-def missed(
-    watched: WatchKind, before: NodeChanges | None, now: NodeChanges | None
-) -> EventType | None:
-    """Return the event that a watch missed between two looks, None without a change.
-
-    `before` or `now` is None for an absent node.
-    """
-    if before is None or now is None:
-        if before is now:
-            return None
-        return EventType.NODE_DELETED if now is None else EventType.NODE_CREATED
-    if watched is WatchKind.CHILDREN:
-        if (before.created, before.children_modified) != (now.created, now.children_modified):
-            return EventType.NODE_CHILDREN_CHANGED
-    elif (before.created, before.modified) != (now.created, now.modified):
-        return EventType.NODE_DATA_CHANGED
-    return None
 
 
 class TreeObservers:
@@ -105,52 +74,6 @@ class TreeObservers:
     def notify_missed(self) -> None:
         for root, observer in self._observers:
             observer(EventType.EVENTS_MISSED, root)
-
-
-class ArmedWatches:
-    """A session's watches that have not fired yet. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._seen: dict[NodeWatch, NodeChanges | None] = {}
-        #: Number of the connection that each was left in.
-        self._left_in: dict[NodeWatch, int] = {}
-
-    def arm(self, watch: NodeWatch, seen: NodeChanges | None, connection: int = 0) -> None:
-        """Add a watch of a connection, with the changes that the read saw."""
-        with self._lock:
-            self._seen[watch] = seen
-            self._left_in[watch] = connection
-
-    def left_again(self, watch: NodeWatch, connection: int) -> None:
-        with self._lock:
-            if watch in self._seen:
-                self._left_in[watch] = connection
-
-    def fire(self, event: EventType, path: str) -> bool:
-        """Remove the watches that an event uses up, if any."""
-        if not self._seen:
-            return False
-        with self._lock:
-            watches = [NodeWatch(watched, path) for watched in WATCHES_USED_UP[event]]
-            used = [watch for watch in watches if watch in self._seen]
-            for watch in used:
-                del self._seen[watch], self._left_in[watch]
-            return bool(used)
-
-    def missed(self, watch: NodeWatch, now: NodeChanges | None) -> EventType | None:
-        with self._lock:
-            if watch not in self._seen:
-                return None
-            return missed(watch.watched, self._seen[watch], now)
-
-    def all(self) -> list[NodeWatch]:
-        with self._lock:
-            return list(self._seen)
-
-    def left_before(self, connection: int) -> list[NodeWatch]:
-        with self._lock:
-            return [watch for watch, left_in in self._left_in.items() if left_in < connection]
 
 
 log = logging.getLogger(__name__)

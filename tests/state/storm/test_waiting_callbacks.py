@@ -141,7 +141,7 @@ def test_a_read_without_a_callback_leaves_no_watch(storm, memory):
     storm.active_storms()
     storm.storm_base(ID)
     storm.assignment_info_with_version(ID)
-    assert memory._armed.all() == []
+    assert memory._armed == set()
 
 
 def test_a_read_that_fails_has_nobody_told(storm, memory, other, ensemble, tell, told):

@@ -9,19 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from stormkeeper.errors import OutcomeUnknownError, StateError, StateUnavailableError
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
-from stormkeeper.state.storage import ConnectionState
+from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.watches import NodeWatch, WatchKind
 from stormkeeper.state.zookeeper import ensemble_connection
 from stormkeeper.state.zookeeper.ensemble_connection import WINDOW
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from stormkeeper.thrift.records import NimbusSummary, SupervisorInfo
 from stormkeeper.thrift.serialization import Codec
-from support.events import CHANGED, CHILDREN, CREATED, DELETED
+from support.events import CHANGED, CREATED
 from support.hearing import Hearing
 from support.stores import limit_calls, settings_for
 from support.transactions import Transaction
@@ -31,10 +30,6 @@ from support.zookeeper import expire_behind_cut, expire_session
 pytestmark = pytest.mark.zookeeper
 
 CONNECTED, SUSPENDED, LOST = ConnectionState
-
-
-def children_watched(state, path):
-    return bool(state._connection._client._child_watchers.get(state._node(path)))
 
 
 def nothing_will_be_sent(client):
@@ -118,6 +113,8 @@ class TestServerAway:
         assert state.get_data("/a") == b"0"
         assert state.get_version("/s") == 0
         assert heard.everything() == [SUSPENDED, CONNECTED]
+        until(lambda: heard.missed == 1)
+        state.read_many(["/a", "/absent"], watch=True)
         state.set_data("/a", b"1")
         state.set_data("/absent", b"1")
         assert heard.events() == [(CHANGED, "/a"), (CREATED, "/absent")]
@@ -277,95 +274,46 @@ class TestServerAway:
 class TestNetworkCut:
     """The client is cut off, while others go on."""
 
-    def test_a_watch_that_fires_while_others_are_put_back_fires_once(self, connect, proxy):
+    def test_watches_end_with_the_connection(self, connect, proxy):
         state, other = connect(proxy.address), connect()
         heard = Hearing(state)
-        state.set_data("/old", b"0")
-        state.set_data("/new", b"0")
-        state.get_data("/old", watch=True)
-        left_before, changed = state._armed.left_before, []
-
-        def change(connection):
-            watches = left_before(connection)
-            if not changed:
-                changed.append(watches)
-                state.get_data("/new", watch=True)
-            elif len(changed) == 1:
-                # The second time they are left again.
-                changed.append(watches)
-                other.set_data("/new", b"1")
-                until(lambda: NodeWatch(WatchKind.NODE, "/new") not in state._armed.all())
-            return watches
-
+        state.set_data("/a", b"0")
+        state.get_data("/a", watch=True)
         heard.forget()
-        state._armed.left_before = change
+        session = state.session_id
         proxy.cut()
         until(lambda: state.connection is SUSPENDED)
-        proxy.mend()
-        until(lambda: len(changed) == 2)
-        assert changed == [[NodeWatch(WatchKind.NODE, "/old")]] * 2
-        until(lambda: heard.events() == [(CHANGED, "/new")])
-        other.set_data("/new", b"2")
-        other.set_data("/old", b"1")
-        until(lambda: (CHANGED, "/old") in heard.events())
-        assert heard.events() == [(CHANGED, "/new"), (CHANGED, "/old")]
-
-    def test_what_was_missed_is_told(self, connect, proxy):
-        state, other = connect(proxy.address), connect()
-        heard = Hearing(state)
-        for path in ("/set", "/deleted", "/made-again", "/untouched"):
-            state.set_data(path, b"0")
-            state.get_data(path, watch=True)
-        state.get_data("/created", watch=True)
-        state.get_data("/come-and-gone", watch=True)
-        state.mkdirs("/top")
-        state.mkdirs("/gone")
-        for path in ("/top", "/gone"):
-            state.get_children(path, watch=True)
-        heard.forget()
-        proxy.cut()
-        until(lambda: state.connection is SUSPENDED)
-        other.set_data("/set", b"1")
-        other.set_data("/set", b"2")
-        other.delete_node("/deleted")
-        other.delete_node("/made-again")
-        other.set_data("/made-again", b"0")
-        other.set_data("/created", b"")
-        other.set_data("/come-and-gone", b"")
-        other.delete_node("/come-and-gone")
-        other.set_data("/top/child", b"")
-        other.delete_node("/gone")
+        other.set_data("/a", b"1")
         proxy.mend()
         until(lambda: state.connection is CONNECTED)
-        until(lambda: len(heard.everything()) == 8)
-        assert heard.missed == 0
-        assert heard.everything() == [
-            SUSPENDED,
-            CONNECTED,
-            (CHANGED, "/set"),
-            (DELETED, "/deleted"),
-            (CHANGED, "/made-again"),
-            (CREATED, "/created"),
-            (CHILDREN, "/top"),
-            (DELETED, "/gone"),
-        ]
-        heard.forget()
-        # What was told is used up; what missed nothing is armed still.
-        for path in ("/set", "/created", "/made-again", "/untouched", "/come-and-gone"):
-            other.set_data(path, b"3")
-        other.set_data("/top/child-2", b"")
-        until(lambda: len(heard.events()) == 2)
-        assert heard.events() == [(CHANGED, "/untouched"), (CREATED, "/come-and-gone")]
+        until(lambda: heard.missed == 1)
+        assert state.session_id == session
+        other.set_data("/a", b"2")
+        until(lambda: state.get_data("/a") == b"2")
+        assert heard.everything() == [SUSPENDED, CONNECTED]
+        state.get_data("/a", watch=True)
+        other.set_data("/a", b"3")
+        assert heard.events() == [(CHANGED, "/a")]
 
-    def test_no_watch_of_many_is_lost(self, connect, proxy):
+    def test_no_change_of_many_is_lost(self, connect, proxy):
+        def note(event, path):
+            if event is not EventType.EVENTS_MISSED:
+                told.add(path)
+                return
+            with contextlib.suppress(StateUnavailableError):
+                nodes = state.read_many(everyone, watch=True)
+                told.update(p for p, node in zip(everyone, nodes, strict=True) if is_new(node))
+
+        def is_new(node):
+            return node is not None and node.data == b"1"
+
         state, other = connect(proxy.address), connect()
         told = set()
-        state.register(lambda _event, path: told.add(path))
         everyone = [f"/many/{number}" for number in range(1200)]
+        state.register(note)
         for path in everyone[::2]:
             other.set_data(path, b"0")
-        for path in everyone:
-            state.get_data(path, watch=True)
+        state.read_many(everyone, watch=True)
         for _ in range(3):
             proxy.cut()
             until(lambda: state.connection is SUSPENDED)
@@ -392,8 +340,8 @@ class TestNetworkCut:
         until(lambda: other.get_children("/supervisors") == ["s-1"])
         assert other.get_data("/supervisors/s-1") == b"mine"
         assert state.session_id != former
-        until(lambda: len(heard.everything()) == 4)
-        assert heard.everything() == [SUSPENDED, LOST, CONNECTED, (CHANGED, "/a")]
+        until(lambda: len(heard.everything()) == 3)
+        assert heard.everything() == [SUSPENDED, LOST, CONNECTED]
         assert heard.missed == 1
 
     def test_a_first_attempt_that_is_lost_leaves_the_outcome_unknown(self, connect, proxy):
@@ -482,14 +430,12 @@ class TestNetworkCut:
         for path in ("/a", "/b", "/c"):
             state.set_ephemeral_node(path, b"mine")
         heard = Hearing(state)
-        state.get_data("/watched", watch=True)
         proxy.cut()
         expire_behind_cut(state, zookeeper_server)
         until(lambda: not any(other.node_exists(path) for path in ("/a", "/b", "/c")))
         other.set_data("/b/child", b"in the way")
-        other.set_data("/watched", b"")
         proxy.mend()
-        until(lambda: (CREATED, "/watched") in heard.events())
+        until(lambda: heard.missed == 1)
         assert "not registered yet, and tried again: /b: cannot create" in caplog.text
         assert "others made it meanwhile" in caplog.text
         assert state.get_data("/a") == state.get_data("/c") == b"mine"
@@ -522,26 +468,6 @@ class TestNetworkCut:
         until(lambda: not state.unregistered)
         assert all(other.node_exists(path) for path in registered)
 
-    def test_a_watch_that_is_not_allowed_any_more_is_told(
-        self, connect, proxy, raw, zookeeper_root
-    ):
-        state = connect(proxy.address)
-        heard = Hearing(state)
-        for path in ("/a", "/b"):
-            state.mkdirs(path)
-            state.get_children(path, watch=True)
-        proxy.cut()
-        until(lambda: state.connection is SUSPENDED)
-        raw.set_acls(f"{zookeeper_root}/a", [make_digest_acl("u", "p", all=True)])
-        proxy.mend()
-        until(lambda: state.connection is CONNECTED)
-        until(lambda: (CHILDREN, "/a") in heard.events())
-        with pytest.raises(StateError, match="ACL"):
-            state.get_children("/a")
-        until(lambda: children_watched(state, "/b"))
-        state.set_data("/b/child", b"")
-        assert heard.events() == [(CHILDREN, "/a"), (CHILDREN, "/b")]
-
     def test_a_silent_network_is_noticed(self, connect, proxy):
         state = connect(proxy.address, session_timeout_secs=1.0, call_timeout_secs=1.0)
         proxy.stall()
@@ -559,7 +485,6 @@ class TestNetworkCut:
         state.set_ephemeral_node("/s", b"mine")
         state.set_data("/a", b"0")
         heard = Hearing(state)
-        state.get_data("/a", watch=True)
         former = state.session_id
         # An answer too short to have a head; by itself, kazoo's thread does not survive it.
         proxy.inject((2).to_bytes(4) + bytes(2))
@@ -567,8 +492,8 @@ class TestNetworkCut:
         until(lambda: state._connection.times_made == 2)
         assert state.session_id == former
         assert state.get_data("/s") == b"mine"
-        state.set_data("/a", b"1")
-        until(lambda: (CHANGED, "/a") in heard.events())
+        assert state.get_data("/a") == b"0"
+        until(lambda: heard.missed == 1)
 
 
 def test_registrations_and_expiry_at_once(connect):

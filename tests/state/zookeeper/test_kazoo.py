@@ -175,7 +175,7 @@ class TestKazooHasTheShapeThatIsKnown:
         [
             requests.get("/a"),
             requests.exists("/a"),
-            requests.children_and_stat("/a"),
+            requests.children("/a"),
             requests.set_data("/a", b""),
             requests.delete("/a"),
             requests.watch_tree("/a"),

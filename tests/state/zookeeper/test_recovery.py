@@ -16,7 +16,7 @@ from support.scripted_zookeeper import CLOSE, CREATE, ScriptedZooKeeper
 from support.stores import limit_calls
 from support.waiting import DEADLINE_SECS, until
 
-EXISTS, GET, LIST = 3, 4, 12
+EXISTS, GET, LIST = 3, 4, 8
 NO_NODE, NO_AUTH, NO_CHILDREN, INVALID_ACL, AUTH_FAILED = -101, -102, -108, -114, -115
 UNIMPLEMENTED = -6
 
@@ -257,16 +257,17 @@ class TestADefect:
         def expired(peer):
             peer.greet(session=0, timeout_ms=0)
 
-        def fail(connection):
+        def fail():
             if state._connection.session_id == 2 and len(failed) < 10:
                 failed.append(None)
                 raise RuntimeError("on purpose")
-            return left_before(connection)
+            make_again()
 
         failed = []
         with ScriptedZooKeeper(serves(1), expired, serves(2), expired, serves(3)) as server:
             state, told = connect(server), []
-            left_before, state._armed.left_before = state._armed.left_before, fail
+            make_again = state._registrations.make_again
+            state._registrations.make_again = fail
             state.register(lambda event, path: told.append((event, path)))
             state.set_ephemeral_node("/a", b"mine")
             server.peers[0].hang_up()
@@ -286,7 +287,7 @@ class TestADefect:
             peer.greet()
             serve(peer)
 
-        def fail(_connection):
+        def fail():
             raise RuntimeError("on purpose")
 
         def recorded():
@@ -298,7 +299,7 @@ class TestADefect:
             state = connect(server)
             streak = state._recovery._thread._streak
             record, streak.record = streak.record, recorded
-            state._armed.left_before = fail
+            state._registrations.make_again = fail
             server.peers[0].hang_up()
             until(lambda: state.recovery_defects >= 5)
             state.close()
@@ -306,64 +307,18 @@ class TestADefect:
         assert all(0.01 <= pause <= 0.04 for pause in pauses)
 
 
-def test_watch_of_a_forbidden_node_fires_once(connect):
-    def first(peer):
-        peer.greet()
-        serve(peer, there=("/", "/node", "/top"))
-
-    def later(peer):
-        peer.greet()
-        serve(peer, denied=("/node", "/top"))
-
-    with ScriptedZooKeeper(first, later) as server:
-        state, told = connect(server), []
-        state.register(lambda event, path: told.append((event, path)))
-        state.get_data("/node", watch=True)
-        state.get_children("/top", watch=True)
-        server.peers[0].hang_up()
-        until(lambda: len(told) >= 2)
-        until(lambda: not state._armed.all())
-        assert told == [
-            (EventType.NODE_DATA_CHANGED, "/node"),
-            (EventType.NODE_CHILDREN_CHANGED, "/top"),
-        ]
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda state: state.get_data("/a", watch=True),
-        lambda state: state.node_exists("/a", watch=True),
-        lambda state: state.get_children("/a", watch=True),
-        lambda state: state.children_data("/a", watch=True),
-        lambda state: state.read_many(["/a"], watch=True),
-    ],
-    ids=["value", "existence", "children", "values of children", "many"],
-)
-def test_late_watch_is_left_in_the_next_connection(connect, read):
+def test_missed_events_are_reported_after_each_connection(connect):
     def script(peer):
         peer.greet()
-        serve(peer, there=("/", "/a"))
-
-    looks = []
-
-    def look(connection):
-        watches = left_before(connection)
-        looks.append(len(server.peers))
-        return watches
-
-    def late(watch, seen, connection):
-        server.peers[0].hang_up()
-        # What is put back is looked for twice.
-        until(lambda: looks.count(2) >= 2)
-        arm(watch, seen, connection)
+        serve(peer)
 
     with ScriptedZooKeeper(script) as server:
-        state = connect(server)
-        arm, left_before = state._armed.arm, state._armed.left_before
-        state._armed.arm, state._armed.left_before = late, look
-        read(state)
-        until(lambda: any(a.path == "/a" and a.body[-1] for a in server.peers[1].asked))
+        state, told = connect(server), []
+        state.register(lambda *event: told.append(event))
+        for number in (1, 2, 3):
+            server.peers[-1].hang_up()
+            until(lambda number=number: told == [(EventType.EVENTS_MISSED, "/")] * number)
+            assert len(server.peers) == number + 1
 
 
 def test_connection_made_at_the_end_of_the_wait_is_seen(connect):
@@ -385,13 +340,13 @@ def test_connection_made_at_the_end_of_the_wait_is_seen(connect):
 
     waiting = threading.Event()
     with ScriptedZooKeeper(script, later) as server:
-        state = connect(server)
-        state.get_data("/a", watch=True)
+        state, told = connect(server), []
+        state.register(lambda *event: told.append(event))
         news = state._recovery._thread._woken
         wait, news.wait = news.wait, wait_in_vain
         server.peers[0].hang_up()
         until(lambda: len(server.peers) == 2)
-        until(lambda: any(a.path == "/a" and a.body[-1] for a in server.peers[1].asked))
+        until(lambda: told == [(EventType.EVENTS_MISSED, "/")])
 
 
 def test_a_client_that_cannot_be_started_again_is_started_later(connect, caplog, monkeypatch):

@@ -16,7 +16,7 @@ from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
 from stormkeeper.state.zookeeper.tree import ROUNDS, Tree
 from support.scripted_zookeeper import CREATE, ScriptedZooKeeper
 
-DELETE, EXISTS, GET, LIST = 2, 3, 4, 12
+DELETE, EXISTS, GET, LIST = 2, 3, 4, 8
 OK, NO_NODE, NO_AUTH, EXISTS_ALREADY, NOT_EMPTY = 0, -101, -102, -110, -111
 
 STAT = struct.pack("!qqqqiiiqiiq", 7, 8, 0, 0, 3, 0, 0, 0, 0, 0, 9)
@@ -30,7 +30,7 @@ def text(value):
 
 
 def names(*values):
-    return struct.pack("!i", len(values)) + b"".join(map(text, values)) + STAT
+    return struct.pack("!i", len(values)) + b"".join(map(text, values))
 
 
 @pytest.fixture

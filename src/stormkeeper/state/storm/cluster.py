@@ -97,7 +97,7 @@ class StormReads(
     """All reads of a cluster; errors are those of `ClusterState`. Safe for many threads.
 
     A callback is called once, on the store's callback thread, when the result has changed, or may
-    have during a lost session.
+    have during a lost connection.
     """
 
     _heartbeats: HeartbeatStore

@@ -1,9 +1,9 @@
-"""Restores a session after each reconnection: registrations, then watches.
+"""Restores a session after each reconnection: registrations, then readers with watches.
 
 The server keeps ephemeral nodes for a session, and watches for a connection. So a new session makes
-registrations again, and every new connection leaves watches again, after a report of their missed
-events. A failed registration is retried, and never replaces an existing node, which another session
-may own by right.
+registrations again, and every new connection reports missed events: readers read again, and leave
+new watches. A failed registration is retried, and never replaces an existing node, which another
+session may own by right.
 """
 
 import logging
@@ -11,23 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
-
-from kazoo.protocol.states import ZnodeStat
+from typing import Final
 
 from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.errors import (
-    NoNodeError,
     StateAuthenticationError,
     StateClosedError,
     StateError,
     StateUnavailableError,
 )
-from stormkeeper.state.storage import ConnectionState, EventType
-from stormkeeper.state.watches import ArmedWatches, NodeChanges, NodeWatch, WatchKind
-from stormkeeper.state.zookeeper import requests
+from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
-from stormkeeper.state.zookeeper.requests import Request, Watcher
 from stormkeeper.state.zookeeper.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -38,11 +32,6 @@ LONGEST_PAUSE_SECS: Final = 10.0
 #: Pause between looks whether a lost connection must be restarted.
 LOOK_SECS: Final = 1.0
 
-#: For the watcher of a node that became forbidden.
-_DENIED: Final = {
-    WatchKind.NODE: EventType.NODE_DATA_CHANGED,
-    WatchKind.CHILDREN: EventType.NODE_CHILDREN_CHANGED,
-}
 _NAMED: Final = 3
 
 
@@ -176,32 +165,23 @@ def _named(paths: list[str]) -> str:
 
 
 class Recovery:
-    """Restores a session's registrations and armed watches, on a thread.
+    """Makes registrations again, and calls `on_missed` after each reconnection, on a thread.
 
-    Retries failures until the connection is closed. `report` takes missed events.
+    Retries failures until the connection is closed.
     """
 
     def __init__(
         self,
         connection: EnsembleConnection,
         registrations: Registrations,
-        node: Callable[[str], str],
-        *,
-        armed: ArmedWatches,
-        watcher: Watcher,
-        report: Callable[[EventType, str], None],
+        on_missed: Callable[[], None],
     ) -> None:
         self._connection = connection
         self._registrations = registrations
-        self._node = node
-        self._armed = armed
-        self._watcher = watcher
-        self._report = report
+        self._on_missed = on_missed
         self.defects = 0
-        # Session for which ``EVENTS_MISSED`` was last reported.
-        self._reported_in: int | None = None
-        # Whether watches may have missed events.
-        self._news = threading.Event()
+        #: Number of the connection for which missed events were last reported.
+        self._reported_in = 0
         self._thread = PeriodicThread(
             "zookeeper recovery",
             self._restore,
@@ -212,12 +192,11 @@ class Recovery:
 
     def start(self) -> None:
         self._registrations.begin()
-        self._reported_in = self._registrations.made_in
+        self._reported_in = self._connection.times_made
         self._thread.start()
 
     def wake(self) -> None:
         """Look at the connection soon."""
-        self._news.set()
         self._thread.wake()
 
     def join(self) -> None:
@@ -225,18 +204,16 @@ class Recovery:
 
     def _restore(self) -> float | None:
         connection = self._connection
-        if is_news := self._news.is_set():
-            self._news.clear()
+        made = connection.times_made
         try:
             if connection.needs_restart:
                 connection.restart()
             elif connection.state is ConnectionState.CONNECTED:
                 self._registrations.make_again()
-                self._report_new_session()
-                if is_news:
-                    self._look_again()
+                if made != self._reported_in:
+                    self._reported_in = made
+                    self._on_missed()
         except Exception as error:
-            self._news.set()
             if connection.closed:
                 raise StateClosedError("the session was closed") from error
             self.defects += not isinstance(error, StateError)
@@ -247,50 +224,3 @@ class Recovery:
         if self._connection.state is not ConnectionState.CONNECTED:
             return LOOK_SECS
         return self._registrations.due_secs()
-
-    def _report_new_session(self) -> None:
-        made_in = self._registrations.made_in
-        if made_in != self._reported_in:
-            self._reported_in = made_in
-            self._report(EventType.EVENTS_MISSED, "/")
-
-    def _look_again(self) -> None:
-        """Report events that armed watches missed, and leave the other watches again.
-
-        Skips watches of this connection: a watch that fires just before it is left again fires
-        twice.
-        """
-        made = self._connection.times_made
-        # First without arming: a watch that missed an event must stay unarmed.
-        for arm in (False, True):
-            watches = self._armed.left_before(made)
-            answers = self._connection.gather(
-                [self._look(watch, arm) for watch in watches], self._connection.deadline()
-            )
-            for watch, answer in zip(watches, answers, strict=True):
-                if isinstance(answer, StateError) and not isinstance(answer, NoNodeError):
-                    # The watcher gets the refusal when it reads.
-                    log.warning("the watch of %s could not be set again: %s", watch.path, answer)
-                    event: EventType | None = _DENIED[watch.watched]
-                else:
-                    event = self._armed.missed(watch, _seen(answer))
-                if event is not None:
-                    self._report(event, watch.path)
-                elif arm:
-                    self._armed.left_again(watch, made)
-
-    def _look(self, watch: NodeWatch, arm: bool) -> Request:
-        node = self._node(watch.path)
-        if arm and watch.watched is WatchKind.CHILDREN:
-            return requests.children_and_stat(node, self._watcher)
-        return requests.exists(node, self._watcher if arm else None)
-
-
-def _seen(answer: Any) -> NodeChanges | None:
-    if answer is None or isinstance(answer, NoNodeError):
-        return None
-    return seen(answer if isinstance(answer, ZnodeStat) else answer[1])
-
-
-def seen(stat: ZnodeStat) -> NodeChanges:
-    return NodeChanges(stat.czxid, stat.mzxid, stat.pzxid)

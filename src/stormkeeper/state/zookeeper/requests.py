@@ -75,10 +75,8 @@ def watch_tree(path: str) -> Request:
     return Request("watch", path, send)
 
 
-def children_and_stat(path: str, watcher: Watcher | None = None) -> Request:
-    return Request(
-        "list", path, lambda client: client.get_children_async(path, watcher, include_data=True)
-    )
+def children(path: str, watcher: Watcher | None = None) -> Request:
+    return Request("list", path, lambda client: client.get_children_async(path, watcher))
 
 
 def set_data(path: str, data: bytes) -> Request:

@@ -54,12 +54,9 @@ class Tree:
         """Return whether the node exists, readable or not."""
         return self._connection.repeated(lambda: self._is_there(path, deadline), deadline)
 
-    def children(
-        self, path: str, deadline: float, watcher: Watcher | None = None
-    ) -> tuple[list[str], ZnodeStat]:
-        """Return sorted names and the stat, as `read`."""
-        names, stat = self._read(requests.children_and_stat(path, watcher), deadline)
-        return sorted(names), stat
+    def children(self, path: str, deadline: float, watcher: Watcher | None = None) -> list[str]:
+        """Return sorted names, as `read`."""
+        return sorted(self._read(requests.children(path, watcher), deadline))
 
     def read_many(
         self,
@@ -83,8 +80,8 @@ class Tree:
 
     def children_many(
         self, nodes: Sequence[str], deadline: float, watcher: Watcher | None = None
-    ) -> list[tuple[list[str], ZnodeStat] | None]:
-        """Return sorted names and stats, None if absent; leaves watches on present nodes."""
+    ) -> list[list[str] | None]:
+        """Return sorted names, None if absent; leaves watches on present nodes."""
         return self._connection.repeated(
             lambda: self._children_many(nodes, deadline, watcher), deadline
         )
@@ -188,12 +185,9 @@ class Tree:
 
     def _children_many(
         self, nodes: Sequence[str], deadline: float, watcher: Watcher | None = None
-    ) -> list[tuple[list[str], ZnodeStat] | None]:
-        asked = [requests.children_and_stat(node, watcher) for node in nodes]
-        answers = self._gather(asked, deadline)
-        return [
-            None if isinstance(one, NoNodeError) else (sorted(one[0]), one[1]) for one in answers
-        ]
+    ) -> list[list[str] | None]:
+        answers = self._gather([requests.children(node, watcher) for node in nodes], deadline)
+        return [None if isinstance(one, NoNodeError) else sorted(one) for one in answers]
 
     def _put_ephemeral(
         self, path: str, data: bytes, deadline: float, *, over_others: bool = True
@@ -280,8 +274,8 @@ class Tree:
         while levels[-1]:
             below = []
             listed = zip(levels[-1], self._children_many(levels[-1], deadline), strict=True)
-            for parent, one in listed:
-                below += [f"{parent.rstrip('/')}/{name}" for name in (one or ((),))[0]]
+            for parent, names in listed:
+                below += [f"{parent.rstrip('/')}/{name}" for name in names or ()]
             levels.append(sorted(below))
         answers: list[Any] = []
         try:

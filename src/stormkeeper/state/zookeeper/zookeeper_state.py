@@ -25,15 +25,12 @@ from stormkeeper.state.storage import (
     check_paths,
 )
 from stormkeeper.state.watches import (
-    ArmedWatches,
     Callbacks,
-    NodeWatch,
     TreeObservers,
-    WatchKind,
 )
 from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
 from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
-from stormkeeper.state.zookeeper.recovery import Recovery, Registrations, seen
+from stormkeeper.state.zookeeper.recovery import Recovery, Registrations
 from stormkeeper.state.zookeeper.requests import Watcher
 from stormkeeper.state.zookeeper.tree import Tree
 
@@ -54,7 +51,6 @@ class ZooKeeperState(ClusterState):
     def __init__(self, settings: EnsembleSettings) -> None:
         self._root = "" if settings.root == "/" else paths.check(settings.root)
         self._security = settings.security
-        self._armed = ArmedWatches()
         self._last_event: WatchedEvent | None = None
         self._observers = TreeObservers()
         self._connection = EnsembleConnection(settings, self._on_connection, self._on_event)
@@ -63,10 +59,7 @@ class ZooKeeperState(ClusterState):
         self._recovery = Recovery(
             self._connection,
             self._registrations,
-            self._node,
-            armed=self._armed,
-            watcher=self._on_watch,
-            report=self._report_missed,
+            self._report_missed,
         )
         # Last: starts a thread.
         self._callbacks = Callbacks("state callbacks")
@@ -109,7 +102,6 @@ class ZooKeeperState(ClusterState):
     def get_data_with_version(self, path: str, watch: bool = False) -> VersionedData | None:
         node, deadline = self._node(path), self._connection.deadline()
         while True:
-            made = self._connection.times_made
             try:
                 data, stat = self._tree.read(node, deadline, self._watcher(watch))
             except NoNodeError:
@@ -117,7 +109,6 @@ class ZooKeeperState(ClusterState):
                 if not watch or self._stat(path, watch, deadline) is None:
                     return None
             else:
-                self._arm(watch, made, WatchKind.NODE, path, stat)
                 return VersionedData(data, stat.version)
 
     def get_version(self, path: str, watch: bool = False) -> int | None:
@@ -132,51 +123,34 @@ class ZooKeeperState(ClusterState):
         return self._stat(path, watch, self._connection.deadline()) is not None
 
     def get_children(self, path: str, watch: bool = False) -> list[str]:
-        made = self._connection.times_made
-        names, stat = self._tree.children(
+        return self._tree.children(
             self._node(path), self._connection.deadline(), self._watcher(watch)
         )
-        self._arm(watch, made, WatchKind.CHILDREN, path, stat)
-        return names
 
     def read_many(
         self, paths: Sequence[str], watch: bool = False, *, watch_absent: bool = True
     ) -> list[NodeData | None]:
         nodes = [self._node(path) for path in paths]
         deadline = self._connection.deadline(len(nodes))
-        made = self._connection.times_made
         found = self._tree.read_many(
             nodes, deadline, self._watcher(watch), watch_absent=watch_absent
         )
-        for path, one in zip(paths, found, strict=True):
-            if watch and (one is not None or watch_absent):
-                self._arm(watch, made, WatchKind.NODE, path, None if one is None else one[1])
         return [None if one is None else NodeData(one[0], _node_stat(one[1])) for one in found]
 
     def stat_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeStat | None]:
         nodes = [self._node(path) for path in paths]
         deadline = self._connection.deadline(len(nodes))
-        made = self._connection.times_made
         found = self._tree.stat_many(nodes, deadline, self._watcher(watch))
-        for path, stat in zip(paths, found, strict=True):
-            self._arm(watch, made, WatchKind.NODE, path, stat)
         return [None if stat is None else _node_stat(stat) for stat in found]
 
     def children_many(self, paths: Sequence[str], watch: bool = False) -> list[list[str] | None]:
         nodes = [self._node(path) for path in paths]
         deadline = self._connection.deadline(len(nodes))
-        made = self._connection.times_made
-        found = self._tree.children_many(nodes, deadline, self._watcher(watch))
-        for path, one in zip(paths, found, strict=True):
-            if one is not None:
-                self._arm(watch, made, WatchKind.CHILDREN, path, one[1])
-        return [None if one is None else one[0] for one in found]
+        return self._tree.children_many(nodes, deadline, self._watcher(watch))
 
     def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
         node, deadline = self._node(path), self._connection.deadline()
-        made = self._connection.times_made
-        names, stat = self._tree.children(node, deadline, self._watcher(watch))
-        self._arm(watch, made, WatchKind.CHILDREN, path, stat)
+        names = self._tree.children(node, deadline, self._watcher(watch))
         children = [f"{node.rstrip('/')}/{name}" for name in names]
         found = self._tree.read_many(children, self._connection.deadline(len(children)))
         return {
@@ -280,24 +254,11 @@ class ZooKeeperState(ClusterState):
         return self._root + checked if checked != "/" else self._root or "/"
 
     def _stat(self, path: str, watch: bool, deadline: float) -> ZnodeStat | None:
-        made = self._connection.times_made
-        stat = self._tree.stat(self._node(path), deadline, self._watcher(watch))
-        self._arm(watch, made, WatchKind.NODE, path, stat)
-        return stat
+        return self._tree.stat(self._node(path), deadline, self._watcher(watch))
 
     def _watcher(self, watch: bool) -> Watcher | None:
         # Always the same object: kazoo keeps it once for a path, however often it is left.
         return self._on_watch if watch else None
-
-    def _arm(
-        self, watch: bool, made: int, watched: WatchKind, path: str, stat: ZnodeStat | None
-    ) -> None:
-        """Remember a watch; `made` counts connections before the read."""
-        if watch:
-            self._armed.arm(NodeWatch(watched, path), None if stat is None else seen(stat), made)
-            if self._connection.times_made != made:
-                # The watch may be gone with its connection, unseen by the recovery.
-                self._recovery.wake()
 
     def _commit(self, operations: Sequence[Operation], deadline: float) -> list[Result]:
         whole = [operation._replace(path=self._whole(operation.path)) for operation in operations]
@@ -314,7 +275,8 @@ class ZooKeeperState(ClusterState):
         if event.type == KazooEvent.NONE or event is self._last_event:
             return
         self._last_event = event
-        self._report(_EVENTS[event.type], event.path.removeprefix(self._root) or "/")
+        path = event.path.removeprefix(self._root) or "/"
+        self._callbacks.queue_event(_EVENTS[event.type], path)
 
     def _on_event(self, event: Watch) -> None:
         kind = EVENT_TYPE_MAP.get(event.type)
@@ -327,13 +289,8 @@ class ZooKeeperState(ClusterState):
         self._callbacks.queue_connection(state)
         self._recovery.wake()
 
-    def _report_missed(self, event: EventType, path: str) -> None:
-        self._observers.notify(event, path)
-        self._report(event, path)
-
-    def _report(self, event: EventType, path: str) -> None:
-        self._armed.fire(event, path)
-        self._callbacks.queue_event(event, path)
+    def _report_missed(self) -> None:
+        self._callbacks.queue_event(EventType.EVENTS_MISSED, "/")
 
 
 def _node_stat(stat: ZnodeStat) -> NodeStat:
