@@ -3,22 +3,17 @@
 from typing import NamedTuple
 
 import pytest
-from kazoo.security import make_digest_acl_credential
+from kazoo.security import CREATOR_ALL_ACL, Permissions, make_acl, make_digest_acl_credential
 
 from stormkeeper import paths
 from stormkeeper.errors import ConfigError
 from stormkeeper.state.storage import Role, digest_id
-from stormkeeper.state.zookeeper.ensemble_settings import (
-    CREATOR,
-    OPEN,
-    AccessRules,
-    Grant,
-    Permission,
-)
+from stormkeeper.state.zookeeper.ensemble_settings import OPEN, AccessRules
 
 ID = "wc-1-1700000000"
 TOPOLOGY = digest_id("worker:hush")
-DAEMONS = Grant("sasl", "nimbus", Permission.ALL)
+DAEMONS = make_acl("sasl", "nimbus", all=True)
+(CREATOR,) = CREATOR_ALL_ACL
 
 READ = {
     paths.STORMS,
@@ -149,12 +144,13 @@ def test_lists_are_storms_or_narrower(row):
     rules = AccessRules(
         authenticated=True, role=row.by, topology_digest=TOPOLOGY, super_acl=DAEMONS
     )
+    rights = {Permissions.READ: "read", Permissions.ALL: "all"}
     names = {
-        CREATOR[:2]: "daemons" if row.by is Role.SERVER else "workers",
-        DAEMONS[:2]: "daemons",
+        CREATOR.id: "daemons" if row.by is Role.SERVER else "workers",
+        DAEMONS.id: "daemons",
         ("digest", TOPOLOGY): "workers",
     }
-    ours = {names[grant[:2]]: grant.permission.value for grant in rules.grants(row.path)}
+    ours = {names[grant.id]: rights[grant.perms] for grant in rules.acl(row.path)}
     assert ours == row.ours
     assert bool(row.why) == (row.storm != row.ours)
     if row.storm is not None and "everybody" not in row.storm:
@@ -182,21 +178,21 @@ def test_every_directory_is_decided():
 @pytest.mark.parametrize("directory", sorted(READ))
 @pytest.mark.parametrize("below", ["", "/1", "/1/2"])
 def test_workers_read_what_is_theirs_to_know(rules, directory, below):
-    granted = (CREATOR, Grant("digest", TOPOLOGY, Permission.READ))
-    assert rules.grants(f"{directory}/{ID}{below}") == granted
+    granted = [CREATOR, make_acl("digest", TOPOLOGY, read=True)]
+    assert rules.acl(f"{directory}/{ID}{below}") == granted
 
 
 @pytest.mark.parametrize("directory", sorted(ALL))
 def test_workers_own_their_reports_and_daemons_their_nodes(rules, directory):
-    granted = (CREATOR, Grant("digest", TOPOLOGY, Permission.ALL))
-    assert rules.grants(f"{directory}/{ID}") == granted
+    granted = [CREATOR, make_acl("digest", TOPOLOGY, all=True)]
+    assert rules.acl(f"{directory}/{ID}") == granted
     for below in ("1", "1/2"):
-        assert rules.grants(f"{directory}/{ID}/{below}") == (CREATOR,)
+        assert rules.acl(f"{directory}/{ID}/{below}") == [CREATOR]
 
 
 @pytest.mark.parametrize("directory", sorted(paths.FIRST_LEVEL))
 def test_a_directory_is_its_makers_alone(rules, directory):
-    assert rules.grants(directory) == (CREATOR,)
+    assert rules.acl(directory) == [CREATOR]
 
 
 @pytest.mark.parametrize(
@@ -210,27 +206,27 @@ def test_a_directory_is_its_makers_alone(rules, directory):
     ],
 )
 def test_all_else_is_its_makers_alone(rules, path):
-    assert rules.grants(path) == (CREATOR,)
+    assert rules.acl(path) == [CREATOR]
 
 
 @pytest.mark.parametrize("path", ["/", "/storms", f"/storms/{ID}", f"/errors/{ID}/spout/e1"])
 def test_who_does_not_authenticate_leaves_all_open(path):
     unauthenticated = AccessRules(authenticated=False, topology_digest=TOPOLOGY)
-    assert OPEN.grants(path) == unauthenticated.grants(path) == ()
+    assert OPEN.acl(path) is unauthenticated.acl(path) is None
 
 
 def test_nobody_is_let_in_where_no_topology_authenticates():
     rules = AccessRules(authenticated=True)
-    assert rules.grants(f"/workerbeats/{ID}") == (CREATOR,)
+    assert rules.acl(f"/workerbeats/{ID}") == [CREATOR]
 
 
 def test_a_topology_with_a_digest_of_its_own(rules):
     own = digest_id("wc-1:secret")
-    granted = rules.grants(f"/errors/{ID}", own)
-    assert granted == (CREATOR, Grant("digest", own, Permission.ALL))
-    assert rules.grants("/errors/other")[1].id == TOPOLOGY
-    assert rules.grants("/errors", own) == rules.grants("/supervisors/s-1", own) == (CREATOR,)
-    assert OPEN.grants(f"/errors/{ID}", own) == ()
+    granted = rules.acl(f"/errors/{ID}", own)
+    assert granted == [CREATOR, make_acl("digest", own, all=True)]
+    assert rules.acl("/errors/other")[1].id.id == TOPOLOGY
+    assert rules.acl("/errors", own) == rules.acl("/supervisors/s-1", own) == [CREATOR]
+    assert OPEN.acl(f"/errors/{ID}", own) is None
 
 
 @pytest.mark.parametrize("path", ["/errors/x/spout/e1", "/workerbeats/x/s-6700", "/backpressure/x"])
@@ -238,7 +234,7 @@ def test_a_worker_lets_the_daemons_at_what_it_makes(path):
     rules = AccessRules(
         authenticated=True, role=Role.WORKER, topology_digest=TOPOLOGY, super_acl=DAEMONS
     )
-    assert rules.grants(path) == rules.grants(path, TOPOLOGY) == (CREATOR, DAEMONS)
+    assert rules.acl(path) == rules.acl(path, TOPOLOGY) == [CREATOR, DAEMONS]
 
 
 @pytest.mark.parametrize("payload", ["storm:secret", "storm:", "a:b:c", "stürm:geheim"])

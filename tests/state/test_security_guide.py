@@ -6,18 +6,19 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from kazoo.security import Permissions
 
 from stormkeeper import paths
 from stormkeeper.conf import defaults, yaml_text
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.state.storage import digest_id
-from stormkeeper.state.zookeeper.ensemble_settings import AccessRules, Permission
+from stormkeeper.state.zookeeper.ensemble_settings import AccessRules
 
 GUIDE = (
     (Path(__file__).parents[2] / "docs" / "security.md").read_text().partition("\n## ZooKeeper")[2]
 )
 
-RIGHTS = {"read": {Permission.READ}, "everything": {Permission.ALL}, "nothing": set()}
+RIGHTS = {"read": {Permissions.READ}, "everything": {Permissions.ALL}, "nothing": set()}
 
 
 def test_workers_may_what_the_table_says():
@@ -27,9 +28,9 @@ def test_workers_may_what_the_table_says():
         said = {name: RIGHTS[row[column]] for row in rows for name in re.findall(r"/\w+", row[0])}
         granted = {
             directory: {
-                grant.permission
-                for grant in rules.grants(f"{directory}/wc-1{below}")
-                if grant.scheme == "digest"
+                grant.perms
+                for grant in rules.acl(f"{directory}/wc-1{below}")
+                if grant.id.scheme == "digest"
             }
             for directory in paths.FIRST_LEVEL
         }

@@ -46,7 +46,7 @@ def login(tmp_path, section="Client", options='username="nimbus" password="hush 
 def test_nothing_is_secured_as_it_comes():
     assert security() == Security()
     assert not security().authenticated
-    assert security().acl("/storms/wc-1") is None
+    assert security().rules.acl("/storms/wc-1") is None
 
 
 def test_daemons_prove_who_they_are_with_their_digest():
@@ -54,40 +54,45 @@ def test_daemons_prove_who_they_are_with_their_digest():
     assert daemon.digests == (("digest", "storm:very secret"),)
     assert daemon.identities == (f"digest:{digest_id('storm:very secret')}",)
     assert daemon.authenticated
-    assert daemon.acl("/storms/wc-1") == daemon.acl("/") == CREATOR_ALL_ACL
+    assert daemon.rules.acl("/storms/wc-1") == daemon.rules.acl("/") == CREATOR_ALL_ACL
 
 
 def test_workers_prove_who_they_are_with_their_topologys_alone():
     worker = security(SERVER, TOPOLOGY, SUPER, role=Role.WORKER)
     assert worker.digests == (("digest", "wc-1:hush"),)
     assert worker.identities == (f"digest:{digest_id('wc-1:hush')}",)
-    assert worker.acl("/errors/wc-1/spout/e1") == [CREATOR, make_acl("sasl", "nimbus", all=True)]
+    assert worker.rules.acl("/errors/wc-1/spout/e1") == [
+        CREATOR,
+        make_acl("sasl", "nimbus", all=True),
+    ]
 
 
 def test_a_worker_whose_topology_has_no_digest_is_nobody():
     worker = security(SERVER, role=Role.WORKER)
     assert worker == Security()
-    assert worker.acl("/errors/wc-1") is None
+    assert worker.rules.acl("/errors/wc-1") is None
 
 
 def test_daemons_let_workers_in():
     daemon = security(SERVER, TOPOLOGY)
     worker = digest_id("wc-1:hush")
-    assert daemon.acl("/storms/wc-1") == [CREATOR, make_acl("digest", worker, read=True)]
-    assert daemon.acl("/errors/wc-1") == [CREATOR, make_acl("digest", worker, all=True)]
-    assert daemon.acl("/errors/wc-1/spout") == [CREATOR]
-    assert daemon.acl("/credentials") == CREATOR_ALL_ACL
+    assert daemon.rules.acl("/storms/wc-1") == [CREATOR, make_acl("digest", worker, read=True)]
+    assert daemon.rules.acl("/errors/wc-1") == [CREATOR, make_acl("digest", worker, all=True)]
+    assert daemon.rules.acl("/errors/wc-1/spout") == [CREATOR]
+    assert daemon.rules.acl("/credentials") == CREATOR_ALL_ACL
 
 
 def test_permissions_are_zookeepers():
-    every = [permission.perms for permission in security(SERVER, TOPOLOGY).acl("/errors/wc-1")]
+    every = [
+        permission.perms for permission in security(SERVER, TOPOLOGY).rules.acl("/errors/wc-1")
+    ]
     assert every == [Permissions.ALL, Permissions.ALL]
 
 
 def test_sasl_comes_from_the_section_client(tmp_path):
     daemon = security(login(tmp_path))
     assert daemon.identities == ("sasl:nimbus",)
-    assert daemon.acl("/storms/wc-1") == CREATOR_ALL_ACL
+    assert daemon.rules.acl("/storms/wc-1") == CREATOR_ALL_ACL
     assert daemon.mechanism is not None
     server = DigestServer({"nimbus": "hush hush"}.get, realm=SASL_REALM, digest_uri=SASL_DIGEST_URI)
     client = daemon.mechanism()
@@ -113,7 +118,7 @@ def test_a_jaas_file_for_a_pacemaker_alone_is_no_login(tmp_path):
 
 def test_a_workers_sasl_user_keeps_what_it_makes(tmp_path):
     worker = security(login(tmp_path), role=Role.WORKER)
-    assert worker.acl("/errors/wc-1/spout/e1") == CREATOR_ALL_ACL
+    assert worker.rules.acl("/errors/wc-1/spout/e1") == CREATOR_ALL_ACL
 
 
 @pytest.mark.parametrize(
@@ -177,7 +182,7 @@ def test_topologies_that_authenticate_want_daemons_that_do():
 
 def test_daemons_with_sasl_serve_topologies_with_digests(tmp_path):
     daemon = security(TOPOLOGY, login(tmp_path))
-    assert len(daemon.acl("/errors/wc-1")) == 2
+    assert len(daemon.rules.acl("/errors/wc-1")) == 2
 
 
 def test_a_worker_wants_to_know_the_daemons():
@@ -195,7 +200,7 @@ def test_a_super_acl_may_be_a_digest():
     own = f"digest:{digest_id('storm:very secret')}"
     worker = security(TOPOLOGY, role=Role.WORKER, **{"storm.zookeeper.superACL": own})
     granted = make_acl("digest", digest_id("storm:very secret"), all=True)
-    assert worker.acl("/errors/wc-1") == [CREATOR, granted]
+    assert worker.rules.acl("/errors/wc-1") == [CREATOR, granted]
 
 
 def test_tls_is_on_where_it_is_set():

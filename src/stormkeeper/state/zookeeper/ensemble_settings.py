@@ -11,11 +11,10 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
-from kazoo.security import ACL, Id, Permissions
+from kazoo.security import ACL, CREATOR_ALL_ACL, make_acl
 
 from stormkeeper import paths
 from stormkeeper.conf import Address
@@ -40,25 +39,8 @@ _SUPER_ACL: Final = "storm.zookeeper.superACL"
 _SERVER: Final = ("storm.zookeeper.auth.scheme", "storm.zookeeper.auth.payload")
 _TOPOLOGY: Final = ("storm.zookeeper.topology.auth.scheme", "storm.zookeeper.topology.auth.payload")
 
-
-class Permission(Enum):
-    """Rights that an ACL grants."""
-
-    READ = "read"
-    ALL = "all"
-
-
-class Grant(NamedTuple):
-    """An entry of a node's ACL."""
-
-    #: "digest", "sasl", or "auth" for the node's maker.
-    scheme: str
-    id: str
-    permission: Permission
-
-
 #: The node's maker, under every proved identity.
-CREATOR: Final = Grant("auth", "", Permission.ALL)
+_CREATOR: Final[list[ACL]] = CREATOR_ALL_ACL
 
 #: Where a topology's workers may read: at and below ``<directory>/<topology id>``.
 _READ: Final = frozenset(
@@ -73,7 +55,7 @@ _REPORT: Final = frozenset(
 
 
 class AccessRules:
-    """Grants on nodes that this process makes. Safe for threads.
+    """ACLs of nodes that this process makes. Safe for threads.
 
     Without authentication nodes are open to all. `topology_digest` is the workers' `digest_id` for
     topologies without their own; `super_acl` is a worker's grant to the daemons.
@@ -85,36 +67,27 @@ class AccessRules:
         authenticated: bool,
         role: Role = Role.SERVER,
         topology_digest: str | None = None,
-        super_acl: Grant | None = None,
+        super_acl: ACL | None = None,
     ) -> None:
         self._authenticated = authenticated
         self._role = role
         self._topology_digest = topology_digest
-        self._workers_own = (CREATOR,) if super_acl is None else (CREATOR, super_acl)
+        self._workers_own = _CREATOR + ([] if super_acl is None else [super_acl])
 
-    def grants(self, path: str, workers_digest: str | None = None) -> tuple[Grant, ...]:
-        """Return the grants on a node made at `path`, relative to the root; ``()``: open to all.
+    def acl(self, path: str, workers_digest: str | None = None) -> list[ACL] | None:
+        """Return the ACL of a node made at `path`, relative to the root; None: open to all.
 
         `workers_digest` defaults to `topology_digest`.
         """
         if not self._authenticated:
-            return ()
+            return None
         if self._role is Role.WORKER:
             return self._workers_own
-        permission = _of_workers(path)
-        digest = workers_digest or self._topology_digest
-        is_a_topology_s = paths.storm_id_of(path) is not None
-        if permission is None or digest is None or not is_a_topology_s:
-            return (CREATOR,)
-        return (CREATOR, Grant("digest", digest, permission))
-
-
-def _of_workers(path: str) -> Permission | None:
-    top = paths.first_level(path)
-    if top in _READ:
-        return Permission.READ
-    is_a_topology_s = path.count("/") == 2
-    return Permission.ALL if top in _REPORT and is_a_topology_s else None
+        digest, top = workers_digest or self._topology_digest, paths.first_level(path)
+        is_report = top in _REPORT and path.count("/") == 2
+        if digest is None or paths.storm_id_of(path) is None or not (is_report or top in _READ):
+            return _CREATOR
+        return [*_CREATOR, make_acl("digest", digest, all=is_report, read=not is_report)]
 
 
 OPEN: Final = AccessRules(authenticated=False)
@@ -138,9 +111,6 @@ class Security:
     def authenticated(self) -> bool:
         """Whether the session authenticates, other than by a certificate."""
         return bool(self.digests) or self.mechanism is not None
-
-    def acl(self, path: str, workers_digest: str | None = None) -> list[ACL] | None:
-        return [_acl(grant) for grant in self.rules.grants(path, workers_digest)] or None
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, Any], role: Role = Role.SERVER) -> Self:
@@ -209,14 +179,14 @@ def _payload(conf: Mapping[str, Any], scheme_key: str, payload_key: str) -> str 
     return str(payload)
 
 
-def _super_acl(conf: Mapping[str, Any]) -> Grant | None:
+def _super_acl(conf: Mapping[str, Any]) -> ACL | None:
     value = conf.get(_SUPER_ACL)
     if value is None:
         return None
     scheme, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
     if not scheme or not name:
         raise ConfigError(f"{_SUPER_ACL}: expected scheme:id, such as sasl:nimbus; got {value!r}")
-    return Grant(scheme, name, Permission.ALL)
+    return make_acl(scheme, name, all=True)
 
 
 def _sasl(conf: Mapping[str, Any]) -> tuple[Callable[[], Mechanism] | None, str | None]:
@@ -236,11 +206,6 @@ def _sasl(conf: Mapping[str, Any]) -> tuple[Callable[[], Mechanism] | None, str 
         lambda: DigestClient(user, realm=SASL_REALM, digest_uri=SASL_DIGEST_URI),
         user.username,
     )
-
-
-def _acl(grant: Grant) -> ACL:
-    permission = Permissions.READ if grant.permission is Permission.READ else Permissions.ALL
-    return ACL(permission, Id(grant.scheme, grant.id))
 
 
 _ENABLE: Final = "storm.zookeeper.ssl.enable"

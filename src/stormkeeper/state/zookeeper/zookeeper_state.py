@@ -50,7 +50,7 @@ class ZooKeeperState(ClusterState):
 
     def __init__(self, settings: EnsembleSettings) -> None:
         self._root = "" if settings.root == "/" else paths.check(settings.root)
-        self._security = settings.security
+        self._rules = settings.security.rules
         self._last_event: WatchedEvent | None = None
         self._observers = TreeObservers()
         self._connection = EnsembleConnection(settings, self._on_connection, self._on_event)
@@ -245,7 +245,7 @@ class ZooKeeperState(ClusterState):
     def _acl(self, node: Create) -> list[Any] | None:
         below = paths.is_at_or_below(node.path, self._root or "/")
         path = (node.path.removeprefix(self._root) or "/") if below else "/"
-        return self._security.acl(path, node.workers_digest)
+        return self._rules.acl(path, node.workers_digest)
 
     def _node(self, path: str) -> str:
         return self._whole(paths.check(path))
