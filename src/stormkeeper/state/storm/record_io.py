@@ -106,18 +106,17 @@ class RecordReader:
 
         The callback stays registered if the value is unreadable (`SerializationError`).
         """
-        with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
-            data = self._state.get_data(path, watch)
-        return None if data is None else self._read(cls, path, data)
+        found = self._versioned(cls, path, callback)
+        return None if found is None else found.record
 
     def _versioned(
         self, cls: type[Record], path: str, callback: Callback | None = None
     ) -> Versioned[Record] | None:
         with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
             found = self._state.get_data_with_version(path, watch)
-        return (
-            None if found is None else Versioned(self._read(cls, path, found.data), found.version)
-        )
+        if found is None:
+            return None
+        return Versioned(self._read(cls, path, found.data), found.version)
 
     def _version(self, path: str, callback: Callback | None = None) -> int | None:
         with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
