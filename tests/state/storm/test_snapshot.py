@@ -85,6 +85,14 @@ def test_heartbeats_are_read_last(storm, leader, monkeypatch):
     assert path(STORM) in found.heartbeats.follower
 
 
+def test_an_empty_follower_takes_the_heartbeats_itself(storm):
+    follower = storm.heartbeats.follower()
+    assert storm.snapshot(follower=follower).heartbeats.follower is follower
+    storm.heartbeats.beat(path(STORM), b"x")
+    storm.snapshot(follower=follower)
+    assert path(STORM) in follower
+
+
 def test_queries_that_have_ended_are_in_it(storm, leader):
     leader.activate_storm(STORM, base())
     assert storm.snapshot().ended == {}

@@ -166,7 +166,8 @@ class StormReads(
         records = self.view.now() if is_synced else self.view.caught_up()
         ended, claimed = self._newest_names(records)
         began = clock()
-        follower = follower or self._heartbeats.follower()
+        if follower is None:
+            follower = self._heartbeats.follower()
         beats = FollowedHeartbeats(follower, {}, follower.clock())
         try:
             coverage = follower.refresh(hurried=may_lack_heartbeats).coverage
