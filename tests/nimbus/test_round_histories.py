@@ -50,9 +50,11 @@ class Code(dict):
     def __init__(self):
         super().__init__()
         self._versions = {}
+        self.revision = 0
 
     def __setitem__(self, storm_id, code):
         super().__setitem__(storm_id, code)
+        self.revision += 1
         self._versions[storm_id] = len(self._versions), self._versions.get(storm_id)
 
     def version(self, storm_id):

@@ -50,6 +50,8 @@ def submitted(**conf):
 class Code(dict):
     """The code of topologies, by their ids."""
 
+    revision = 0
+
     def version(self, storm_id):
         return self.get(storm_id) and 1
 

@@ -19,7 +19,15 @@ GRAPH = {"words": ((), 2), "counts": (("words",), 3)}
 class Shelf(dict):
     """Code by the ids of its topologies; what is an error is raised. `asked` counts."""
 
-    asked = 0
+    asked = revision = 0
+
+    def __setitem__(self, storm_id, code):
+        super().__setitem__(storm_id, code)
+        self.revision += 1
+
+    def __delitem__(self, storm_id):
+        super().__delitem__(storm_id)
+        self.revision += 1
 
     def version(self, storm_id):
         found = super().get(storm_id)
@@ -104,8 +112,9 @@ def test_code_that_has_changed_is_read_again(conf):
 
 
 def test_a_rebalance_changes_the_tasks(conf):
-    cache, snapshot = TopologyCache(Shelf({ID: submitted()}), conf), there(ID)
+    cache = TopologyCache(Shelf({ID: submitted()}), conf)
     for hints, last in (({}, 5), ({"counts": 1}, 3), ({"counts": 1, "words": 7}, 8)):
+        snapshot = there(ID)
         snapshot.bases[ID].component_executors = hints
         executors = cache.topologies(snapshot, {})[ID].executors
         assert max(each.task_end for each in executors) == last
@@ -117,6 +126,25 @@ def test_code_that_is_not_here_is_looked_for_again(conf):
     assert cache.topologies(there(ID), {}) == {}
     code[ID] = submitted()
     assert list(cache.topologies(there(ID), {})) == [ID]
+
+
+def test_only_an_unchanged_cluster_gets_the_last_answer(conf):
+    code = Shelf({ID: submitted(topology__worker__memory__mb=333)})
+    cache, snapshot, texts = TopologyCache(code, conf), there(ID), {}
+    found = cache.topologies(snapshot, texts)
+    assert cache.topologies(snapshot, texts) is found
+    assert cache.topologies(snapshot, {ID: "full"})[ID].facts.text == "full"
+    code[ID] = submitted(topology__worker__memory__mb=444)
+    assert cache.topologies(snapshot, texts)[ID].facts.memory_mb == 444
+    assert cache.topologies(there(), texts) == {}
+
+
+def test_code_that_could_not_be_read_is_tried_again(conf):
+    code = Shelf({ID: BlobStorageError("the disk is away")})
+    cache, snapshot, texts = TopologyCache(code, conf), there(ID), {}
+    assert cache.topologies(snapshot, texts)[ID].facts.blocked == "the disk is away"
+    code.update({ID: submitted()})
+    assert cache.topologies(snapshot, texts)[ID].facts.blocked is None
 
 
 def test_unreadable_or_foreign_code_blocks_a_topology(conf):

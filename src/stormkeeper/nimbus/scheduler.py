@@ -42,10 +42,10 @@ _END_SECS: Final = 5.0
 #: Longest wait of a service call for a leadership that is about to begin.
 _BEGIN_SECS: Final = 5.0
 
-#: Between readings of heartbeats that no round needs: at least a second, and so many times the last
-#: reading, which thus takes less than a tenth of a core.
+#: Between readings of heartbeats that no round needs: at least a second, so that a round has few
+#: left to read, and so many times the last reading, which thus takes less than a quarter of a core.
 _FOLLOW_SECS: Final = 1.0
-_IDLE_SHARE: Final = 10.0
+_IDLE_SHARE: Final = 4.0
 
 #: Between a change and its round: a caller writes several changes at once.
 _SETTLE_SECS: Final = 0.02
