@@ -167,7 +167,7 @@ def session(
     try:
         with (
             settings_file(launched=_log_in),
-            _replaced("signal", _NoSignals),
+            spark_callbacks.replaced(context, signal=_NoSignals),
             _unhurt_by_sigterm(),
             _ended_when(cancelled),
         ):
@@ -280,18 +280,6 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
     return record.module != "java_gateway"
 
 
-@contextlib.contextmanager
-def _replaced(name: str, value: Any) -> Iterator[None]:
-    """Replace a name of the module in which PySpark starts the JVM, in this block."""
-    names = vars(context)
-    before = names[name]
-    names[name] = value
-    try:
-        yield
-    finally:
-        names[name] = before
-
-
 class _NoSignals:
     """Keeps PySpark from installing a SIGINT handler, which would call the JVM amid another call.
 
@@ -398,7 +386,7 @@ def settings_file(
         launched(gateway)
         return gateway
 
-    with _replaced("launch_gateway", launching):
+    with spark_callbacks.replaced(context, launch_gateway=launching):
         yield
 
 

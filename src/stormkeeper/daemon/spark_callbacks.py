@@ -19,6 +19,7 @@ import struct
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from types import ModuleType
 from typing import IO, Any
 
 from py4j import protocol
@@ -55,16 +56,16 @@ def query_id(batch: Any) -> str | None:
 
 
 @contextlib.contextmanager
-def replaced(class_: type, **attributes: Any) -> Iterator[None]:
-    """Replace attributes of a class of PySpark or py4j in this block."""
-    before = {name: vars(class_)[name] for name in attributes}
+def replaced(owner: type | ModuleType, **attributes: Any) -> Iterator[None]:
+    """Replace attributes of a class or module of PySpark or py4j in this block."""
+    before = {name: vars(owner)[name] for name in attributes}
     for name, attribute in attributes.items():
-        setattr(class_, name, attribute)
+        setattr(owner, name, attribute)
     try:
         yield
     finally:
         for name, attribute in before.items():
-            setattr(class_, name, attribute)
+            setattr(owner, name, attribute)
 
 
 def wrapped(wrap: Callable[[BatchFunction], BatchFunction]) -> AbstractContextManager[None]:
