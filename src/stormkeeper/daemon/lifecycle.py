@@ -61,8 +61,9 @@ class StopSignals:
         self._previous: dict[signal.Signals, Any] = {}
         self._also = tuple(also)
         self._at_once = at_once
-        self._stopped = False
-        self._asked_by = ""
+        self.stopped = False
+        #: Name of the first signal, or "".
+        self.asked_by = ""
         self._stopped_at = 0.0
         # Not a threading.Event: the code that a handler interrupts may hold its lock.
         self._reader, self._writer = socket.socketpair()
@@ -80,15 +81,6 @@ class StopSignals:
         self._reader.close()
         self._writer.close()
 
-    @property
-    def stopped(self) -> bool:
-        return self._stopped
-
-    @property
-    def asked_by(self) -> str:
-        """Name of the first signal, or ""."""
-        return self._asked_by
-
     async def requested(self) -> None:
         """Wait for a signal, in an event loop."""
         import asyncio  # noqa: PLC0415 - most daemons need none
@@ -100,17 +92,17 @@ class StopSignals:
 
     def wait(self, timeout: float) -> bool:
         """Wait for a signal; return whether a signal has arrived."""
-        if not self._stopped:
+        if not self.stopped:
             # Never read, so that every waiting thread wakes.
             with selectors.DefaultSelector() as selector:
                 selector.register(self._reader, selectors.EVENT_READ)
                 selector.select(max(timeout, 0.0))
-        return self._stopped
+        return self.stopped
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if not self._stopped:
-            self._asked_by = signal.Signals(number).name
-            self._stopped = True
+        if not self.stopped:
+            self.asked_by = signal.Signals(number).name
+            self.stopped = True
             self._stopped_at = time.monotonic()
             self._writer.send(b"\0")
         elif time.monotonic() - self._stopped_at > _SAME_SIGNAL:
