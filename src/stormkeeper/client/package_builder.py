@@ -21,11 +21,11 @@ from stormkeeper.conf import Conf, mistyped
 from stormkeeper.conf.access_control import of_topology
 from stormkeeper.conf.folders import is_relative
 from stormkeeper.conf.keys import OF_THE_CLUSTER, is_secret, storm_keys
-from stormkeeper.errors import ConfigError, TopologyError
+from stormkeeper.errors import ConfigError
 from stormkeeper.topology import faults
 from stormkeeper.topology.description import Description, describe, has_to_run
 from stormkeeper.topology.package import archive, environment
-from stormkeeper.topology.package.code import PackagedCode, collect
+from stormkeeper.topology.package.code import PackagedCode, collect, read_text
 from stormkeeper.topology.package.environment import Base, Requirement
 from stormkeeper.topology.package.manifest import PackageManifest
 from stormkeeper.topology.topology import unheard
@@ -79,7 +79,7 @@ def collect_code(request: SubmissionRequest) -> Iterator[PackagedCode]:
         unheard(request.name)  # raises for a wrong name
     with tempfile.TemporaryDirectory(prefix="stormkeeper-submit-") as folder:
         named = request.requirements
-        required = None if named is None else (_read(named), str(named))
+        required = None if named is None else (read_text(named), str(named))
         code = collect(request.code, Path(folder), request.py_files, required)
         # Both raise for a fault.
         _requirements(code)
@@ -156,13 +156,6 @@ def _requirements(code: PackagedCode) -> tuple[Requirement, ...]:
     if code.required is None:
         return ()
     return code.requirements(Base.here().versions)
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TopologyError(f"{file} cannot be read: {error}") from error
 
 
 def conf_to_send(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:

@@ -156,8 +156,13 @@ def _of_wheel(
 
 def _required(root: Path) -> tuple[str, str] | None:
     file = root / REQUIREMENTS
+    return (read_text(file), str(file)) if file.exists() else None
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file; raises `TopologyError`."""
     try:
-        return (file.read_text(), str(file)) if file.exists() else None
+        return file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise TopologyError(f"{file} cannot be read: {error}") from error
 
@@ -182,10 +187,7 @@ def read_ignored(folder: Path) -> Ignored:
     any depth; with a slash at its end it matches folders only.
     """
     file = folder / IGNORE_FILE
-    try:
-        lines = file.read_text().splitlines() if file.exists() else []
-    except (OSError, UnicodeDecodeError) as error:
-        raise TopologyError(f"{file} cannot be read: {error}") from error
+    lines = read_text(file).splitlines() if file.exists() else []
     patterns = []
     for number, line in enumerate(lines, 1):
         pattern = line.strip()
