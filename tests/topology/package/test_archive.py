@@ -99,14 +99,6 @@ def test_two_that_are_brought_under_one_name(tmp_path):
         packed(of_folder(tmp_path / "job", py_files=brought))
 
 
-def test_files_whose_names_others_would_confuse(tmp_path):
-    tree(tmp_path, {"a.csv": "1", "A.csv": "2"})
-    if (tmp_path / "a.csv").read_text() == "2":
-        pytest.skip("this file system confuses them itself")
-    with pytest.raises(TopologyError, match=r"'code/A.csv' and 'code/a.csv' would be the same"):
-        packed(of_folder(tmp_path))
-
-
 def test_a_name_that_is_no_text(tmp_path):
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).touch()
     with pytest.raises(TopologyError, match="is no UTF-8"):
