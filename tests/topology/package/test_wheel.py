@@ -18,7 +18,8 @@ def test_a_wheel_is_laid_out(tmp_path, folder):
     requires = ["requests>=2", "more; extra == 'm'", "not a requirement"]
     laid_out = unpack_wheel(wheel(tmp_path, "my_jobs", "1.0", files, requires=requires), folder)
     assert (laid_out.name, laid_out.script) == ("my-jobs", folder / "my_jobs" / "__main__.py")
-    assert laid_out.requires == ("requests>=2", "not a requirement")
+    assert laid_out.required is not None
+    assert laid_out.required[0] == "requests>=2\nnot a requirement"
     assert laid_out.script.read_text() == "x = 1"
     assert (folder / "alone.py").is_file()
 

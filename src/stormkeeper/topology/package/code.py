@@ -15,7 +15,7 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.parser import BytesParser
 from pathlib import Path
 from typing import Final
@@ -137,21 +137,14 @@ def _of_folder(
 def _of_wheel(
     given: Path, folder: Path, py_files: Sequence[Path], required: tuple[str, str] | None
 ) -> PackagedCode:
-    unpacked = unpack_wheel(given, folder)
-    if required is None and unpacked.requires:
-        required = ("\n".join(unpacked.requires), f"the METADATA of {given}")
+    code = unpack_wheel(given, folder)
+    code = replace(code, required=required or code.required)
     try:
-        script_source.check(unpacked.script, [folder, *py_files], runs_here=required is None)
+        script_source.check(code.script, [folder, *py_files], runs_here=code.required is None)
     except TopologyError as error:
         # The user knows the wheel, not the folder.
         raise TopologyError(str(error).replace(f"{folder}/", f"{given}/", 1)) from error
-    return PackagedCode(
-        root=folder,
-        script=unpacked.script,
-        files=tuple(sorted(path for path in folder.rglob("*") if path.is_file())),
-        name=unpacked.name,
-        required=required,
-    )
+    return code
 
 
 def _required(root: Path) -> tuple[str, str] | None:
@@ -251,17 +244,8 @@ def _cannot_be_sent(path: Path, what: str) -> TopologyError:
     )
 
 
-@dataclass(frozen=True)
-class UnpackedWheel:
-    """An unpacked wheel, with the requirements without extras."""
-
-    name: str
-    script: Path
-    requires: tuple[str, ...]
-
-
-def unpack_wheel(wheel: Path, folder: Path) -> UnpackedWheel:
-    """Unpack a wheel into an empty folder.
+def unpack_wheel(wheel: Path, folder: Path) -> PackagedCode:
+    """Unpack a wheel into an empty folder; return the code, with the wheel's own requirements.
 
     Raises `TopologyError` if the wheel is unreadable, is not pure, or has no script.
     """
@@ -295,7 +279,14 @@ def unpack_wheel(wheel: Path, folder: Path) -> UnpackedWheel:
         raise TopologyError(
             f"{wheel} must have one package with a __main__.py, which is what runs, and has {there}"
         )
-    return UnpackedWheel(str(name), folder / scripts[0], _requires(folder))
+    requires = _requires(folder)
+    return PackagedCode(
+        root=folder,
+        script=folder / scripts[0],
+        files=tuple(sorted(path for path in folder.rglob("*") if path.is_file())),
+        name=str(name),
+        required=("\n".join(requires), f"the METADATA of {wheel}") if requires else None,
+    )
 
 
 def _check_wheel(wheel: Path, files: list[zipfile.ZipInfo]) -> None:
@@ -308,7 +299,8 @@ def _check_wheel(wheel: Path, files: list[zipfile.ZipInfo]) -> None:
         raise TopologyError(f"the wheel {wheel} cannot be sent: {problem}")
 
 
-def _requires(folder: Path) -> tuple[str, ...]:
+def _requires(folder: Path) -> list[str]:
+    """Return the requirements of an unpacked wheel, without those of extras."""
     found = []
     for metadata in sorted(folder.glob("*.dist-info/METADATA")):
         message = BytesParser().parsebytes(metadata.read_bytes(), headersonly=True)
@@ -320,4 +312,4 @@ def _requires(folder: Path) -> tuple[str, ...]:
                     found.append(str(line))
             except InvalidRequirement:
                 found.append(str(line))  # `environment.parse` says what is wrong
-    return tuple(found)
+    return found
