@@ -209,8 +209,8 @@ def submit(
             warn=lambda text: progress.remark(f"warning: {text}"),
             strict=settings().strict,
         )
-        for text in package_builder.command_line_warnings(conf):
-            listener.report_unknown_key(text)
+        given = [key for key in conf if conf.is_override(key)]
+        listener.report_unknown_keys(given, "-c")
         with (
             package_builder.collect_code(request) as packaged,
             connect(conf, say=progress.say) as connection,

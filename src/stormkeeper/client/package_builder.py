@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO
 
-from stormkeeper.conf import Conf, mistyped
-from stormkeeper.conf.access_control import of_topology
+from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import is_relative
 from stormkeeper.conf.keys import OF_THE_CLUSTER, is_secret, storm_keys
 from stormkeeper.errors import ConfigError
@@ -193,19 +192,6 @@ def conf_to_send(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any
             " in the file of --credentials, or rename the key if it is not a secret"
         )
     return values
-
-
-def own_conf_warnings(own: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Yield a warning for each key without effect."""
-    for text in (*mistyped(own), *of_topology(own)):
-        yield f"the conf of the topology {name!r}: {text}"
-
-
-def command_line_warnings(conf: Conf) -> Iterator[str]:
-    """Yield a warning for each key of ``-c`` without effect."""
-    given = [key for key in conf if conf.is_override(key)]
-    for text in (*mistyped(given), *of_topology(given)):
-        yield f"-c: {text}"
 
 
 def _stays_here(key: str) -> bool:

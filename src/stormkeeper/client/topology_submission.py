@@ -13,7 +13,7 @@ from stormkeeper.client import package_builder, topology_view
 from stormkeeper.client.blob_transfer import upload_package
 from stormkeeper.client.nimbus_connection import NimbusConnection
 from stormkeeper.client.package_builder import BuiltPackage, SubmissionRequest
-from stormkeeper.conf import Address, Conf
+from stormkeeper.conf import Address, Conf, access_control, mistyped
 from stormkeeper.errors import (
     ConfigError,
     RefusedError,
@@ -72,10 +72,12 @@ class SubmissionListener:
     warn: Callable[[str], None]
     strict: bool = False
 
-    def report_unknown_key(self, text: str) -> None:
-        if self.strict:
-            raise ConfigError(text)
-        self.warn(text)
+    def report_unknown_keys(self, keys: Collection[str], where: str) -> None:
+        """Report each key of a conf without effect."""
+        for text in (*mistyped(keys), *access_control.of_topology(keys)):
+            if self.strict:
+                raise ConfigError(f"{where}: {text}")
+            self.warn(f"{where}: {text}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +112,7 @@ def submit(
         _check_free(connection, request.name)
     listener.say(f"reading {request.code}")
     description = package_builder.describe_code(request, code)
-    for text in package_builder.own_conf_warnings(description.conf, description.name):
-        listener.report_unknown_key(text)
+    listener.report_unknown_keys(description.conf, f"the conf of the topology {description.name!r}")
     values = package_builder.conf_to_send(description.conf, conf, description.name)
     if going_on_from is not None:
         values[_FROM] = going_on_from

@@ -154,8 +154,9 @@ class Submission:
             listener = topology_submission.SubmissionListener(
                 _say_nothing, lambda _, __: None, self._warn, strict=request.strict
             )
-            for text in package_builder.own_conf_warnings(described.conf, described.name):
-                listener.report_unknown_key(text)
+            listener.report_unknown_keys(
+                described.conf, f"the conf of the topology {described.name!r}"
+            )
             values = package_builder.conf_to_send(described.conf, conf, described.name)
             with (
                 package_builder.build_package(given, code, described, _say_nothing) as packed,
