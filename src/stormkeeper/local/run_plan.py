@@ -28,31 +28,37 @@ _TABLES: Final = "pipeline.tables.dir"
 _CHECKPOINTS: Final = "topology.checkpoint.dir"
 _HTTP_PORTS: Final = ("pacemaker.metrics.port", "nimbus.metrics.port", "logviewer.port")
 
+#: Values that the run itself sets, and ``-c`` cannot.
+_FIXED: Final[dict[str, Any]] = {
+    "storm.local.hostname": HOST,
+    "storm.log.dir": None,
+    "storm.zookeeper.ssl.enable": False,
+    "storm.cluster.state.store": PACEMAKER_STATE,
+    "pacemaker.bind.host": HOST,
+    "pacemaker.metrics.bind.host": None,
+    "nimbus.host": None,
+    "nimbus.bind.host": HOST,
+    "nimbus.metrics.bind.host": None,
+    "blobstore.dir": None,
+    "supervisor.bind.host": HOST,
+    # Both supervisors are on the same disk.
+    "topology.checkpoint.shared": True,
+    "pipeline.checkpoint.dir": None,
+}
+
 #: Keys that only the run itself sets.
 OWN_KEYS: Final = frozenset(
     {
+        *_FIXED,
+        *_HTTP_PORTS,
         "storm.local.dir",
-        "storm.local.hostname",
-        "storm.log.dir",
         "storm.zookeeper.servers",
         "storm.zookeeper.port",
-        "storm.zookeeper.ssl.enable",
-        "storm.cluster.state.store",
         "pacemaker.servers",
         "pacemaker.host",
         "pacemaker.port",
-        "pacemaker.bind.host",
-        "pacemaker.metrics.bind.host",
         "nimbus.seeds",
-        "nimbus.host",
         "nimbus.thrift.port",
-        "nimbus.bind.host",
-        "nimbus.metrics.bind.host",
-        "blobstore.dir",
-        "supervisor.bind.host",
-        "topology.checkpoint.shared",
-        "pipeline.checkpoint.dir",
-        *_HTTP_PORTS,
     }
 )
 
@@ -117,27 +123,14 @@ def run_conf(
     values |= {key: None if conf[key] is None else 0 for key in _HTTP_PORTS}
     return for_a_file(conf.without_unknown(keys)).with_values(
         values
+        | _FIXED
         | {
             "storm.local.dir": str(directory),
-            "storm.local.hostname": HOST,
-            "storm.log.dir": None,
             "storm.zookeeper.servers": [places.zookeeper.host],
             "storm.zookeeper.port": places.zookeeper.port,
-            "storm.zookeeper.ssl.enable": False,
-            "storm.cluster.state.store": PACEMAKER_STATE,
             "pacemaker.servers": [str(address) for address in places.pacemakers],
-            "pacemaker.bind.host": HOST,
-            "pacemaker.metrics.bind.host": None,
             "nimbus.seeds": [str(address) for address in places.nimbuses],
-            "nimbus.host": None,
-            "nimbus.bind.host": HOST,
-            "nimbus.metrics.bind.host": None,
-            "blobstore.dir": None,
-            "supervisor.bind.host": HOST,
-            # Both supervisors are on the same disk.
-            "topology.checkpoint.shared": True,
             _TABLES: str(tables_folder(conf, directory)),
-            "pipeline.checkpoint.dir": None,
         }
     )
 
