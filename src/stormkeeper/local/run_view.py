@@ -9,7 +9,7 @@ import json
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -393,10 +393,7 @@ def build_report(
     `tables` has rows of each table; `processes_left` counts killed processes.
     """
     return {
-        "pacemakers": [
-            {"address": p.address, "pulses_received": p.pulses_received, "keys": p.keys}
-            for p in snapshot.pacemakers
-        ],
+        "pacemakers": [asdict(pacemaker) for pacemaker in snapshot.pacemakers],
         "workers": [
             {
                 "topology": w.worker.storm_id,
