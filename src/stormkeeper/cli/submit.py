@@ -114,6 +114,7 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 @_files_option("--jars", ".jar", text="Send these jars with the code.")
 @click.option(
     "--packages",
+    "jvm_packages",
     metavar="GROUP:NAME:VERSION[,...]",
     multiple=True,
     callback=_packages,
@@ -144,19 +145,13 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 @waiting_options(f"{_TIMEOUT:.0f} s")
 def submit(
     *,
-    code: Path,
-    name: str | None,
-    py_files: tuple[Path, ...],
-    requirements: Path | None,
-    with_wheels: bool,
-    jars: tuple[Path, ...],
-    packages: tuple[str, ...],
     secrets: TextIO | None,
     going_on_from: str | None,
     abandon: tuple[str, ...],
     no_wait: bool,
     timeout: float | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Submit a topology to the cluster, to run until it is killed.
 
@@ -184,17 +179,11 @@ def submit(
     with faults():
         credentials = {} if secrets is None else package_builder.read_credentials(secrets)
     request = package_builder.SubmissionRequest(
-        code=code,
-        name=name,
         arguments=click.get_current_context().meta[_ARGUMENTS],
-        py_files=py_files,
-        jars=jars,
-        jvm_packages=packages,
-        requirements=requirements,
-        with_wheels=with_wheels,
         files=tuple(settings().files),
         overrides=tuple(settings().overrides),
         credentials=credentials,
+        **options,
     )
     wait_secs = 0.0 if no_wait else timeout or _TIMEOUT
     with faults(), Progress() as progress:
@@ -281,18 +270,12 @@ def _report(_: click.Context, __: click.Parameter, file: Path | None) -> Path | 
 )
 @click.option(
     "--no-pipeline",
-    is_flag=True,
+    "pipeline",
+    flag_value=False,
+    default=True,
     help="Only the job, without the heartbeat pipeline: no liveness, half the memory.",
 )
-def local(
-    *,
-    topology: Path,
-    arguments: tuple[str, ...],
-    py_files: tuple[Path, ...],
-    seconds: float | None,
-    report: Path | None,
-    no_pipeline: bool,
-) -> None:
+def local(*, topology: Path, py_files: tuple[Path, ...], **options: Any) -> None:
     """Run TOPOLOGY on a whole cluster on this machine.
 
     The command starts ZooKeeper, two Nimbuses, two supervisors, two Pacemakers and the heartbeat
@@ -323,13 +306,10 @@ def local(
 
     request = RunRequest(
         topology=topology,
-        overrides=settings().overrides,
-        seconds=seconds,
-        report=report,
-        strict=settings().strict,
-        arguments=arguments,
         py_files=py_files,
-        pipeline=not no_pipeline,
+        overrides=settings().overrides,
+        strict=settings().strict,
+        **options,
     )
     with faults():
         code = local_cluster.run(conf, request)
