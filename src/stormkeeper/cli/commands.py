@@ -15,42 +15,26 @@ import click
 import stormkeeper
 from stormkeeper.cli.options import Group, conf_options, examples
 
-_COMMANDS = {
-    "activate": "topologies:activate",
-    "alerts": "history:alerts",
-    "blobstore": "blobstore:blobstore",
-    "checkpoint": "checkpoint:checkpoint",
-    "completion": "config:completion",
-    "config": "config:config",
-    "deactivate": "topologies:deactivate",
-    "dev-zookeeper": "daemons:dev_zookeeper",
-    "get-errors": "monitor:get_errors",
-    "heartbeats": "heartbeats:heartbeats",
-    "history": "history:history",
-    "jar": "submit:submit",
-    "kill": "topologies:kill",
-    "kill_workers": "daemons:kill_workers",
-    "list": "topologies:list_all",
-    "local": "submit:local",
-    "localconfvalue": "config:localconfvalue",
-    "logs": "logs:logs",
-    "monitor": "monitor:monitor",
-    "nimbus": "daemons:nimbus",
-    "node-health-check": "daemons:node_health_check",
-    "pacemaker": "daemons:pacemaker",
-    "pipeline": "daemons:pipeline",
-    "rebalance": "topologies:rebalance",
-    "remoteconfvalue": "config:remoteconfvalue",
-    "set_log_level": "topologies:set_log_level",
-    "simulate": "daemons:simulate",
-    "state": "state:state",
-    "stats": "stats:stats",
-    "status": "topologies:status",
-    "submit": "submit:submit",
-    "supervisor": "daemons:supervisor",
-    "upload-credentials": "submit:upload_credentials",
-    "version": "config:version",
+#: Names of commands by module.
+_MODULES = {
+    "blobstore": "blobstore",
+    "checkpoint": "checkpoint",
+    "config": "completion config localconfvalue remoteconfvalue version",
+    "daemons": "dev-zookeeper kill_workers nimbus node-health-check pacemaker pipeline simulate"
+    " supervisor",
+    "heartbeats": "heartbeats",
+    "history": "alerts history",
+    "logs": "logs",
+    "monitor": "get-errors monitor",
+    "state": "state",
+    "stats": "stats",
+    "submit": "jar local submit upload-credentials",
+    "topologies": "activate deactivate kill list rebalance set_log_level status",
 }
+_COMMANDS = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+#: Functions with another name than the command's.
+_FUNCTIONS = {"jar": "submit", "list": "list_all"}
 
 #: Commands that unblock SIGHUP themselves, which `stormkeeper.cli.main` blocks.
 _HEEDS_HANGUPS = frozenset({"pacemaker"})
@@ -71,11 +55,10 @@ class _Commands(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _HEEDS_HANGUPS:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
-        where = _COMMANDS.get(cmd_name)
-        if where is None:
+        if cmd_name not in _COMMANDS:
             return None
-        module, _, attribute = where.partition(":")
-        command = getattr(importlib.import_module(f"stormkeeper.cli.{module}"), attribute)
+        module = importlib.import_module(f"stormkeeper.cli.{_COMMANDS[cmd_name]}")
+        command = getattr(module, _FUNCTIONS.get(cmd_name, cmd_name.replace("-", "_")))
         assert isinstance(command, click.Command)
         return command
 
