@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from stormkeeper.cli.connections import connected, json_option
-from stormkeeper.cli.options import Fault, Group, command, conf_options, examples, exit_with
+from stormkeeper.cli.options import Fault, command, command_group, exit_with
 from stormkeeper.cli.output import note, print_json
 from stormkeeper.daemon.durable import replace_file
 from stormkeeper.errors import RefusedError
@@ -30,14 +30,10 @@ _file_option = click.option(
 )
 
 
-@conf_options
-@click.group(
-    cls=Group,
-    epilog=examples(
-        "storm blobstore list",
-        "storm blobstore create rates.csv -f rates.csv",
-        "storm blobstore cat rates.csv -f copy.csv",
-    ),
+@command_group(
+    "storm blobstore list",
+    "storm blobstore create rates.csv -f rates.csv",
+    "storm blobstore cat rates.csv -f copy.csv",
 )
 def blobstore() -> None:
     """Show and change the blobs of the cluster: named files, including topologies' code.

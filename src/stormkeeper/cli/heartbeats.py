@@ -19,12 +19,10 @@ from stormkeeper.cli.connections import (
 )
 from stormkeeper.cli.options import (
     Fault,
-    Group,
     UnansweredFault,
     as_path,
     command,
-    conf_options,
-    examples,
+    command_group,
     exit_with,
     load_conf,
     watch_option,
@@ -44,15 +42,11 @@ _ALWAYS_THERE: Final = frozenset({"/", "/workerbeats"})
 _HEX_WIDTH: Final = 32
 
 
-@conf_options
-@click.group(
-    cls=Group,
-    epilog=examples(
-        "storm heartbeats list /workerbeats -c pacemaker.servers=localhost:6699",
-        "storm heartbeats get /workerbeats/word-count-1-1700000000/node-6700",
-        "storm heartbeats list / -c pacemaker.auth.method=DIGEST"
-        " -c java.security.auth.login.config=jaas.conf",
-    ),
+@command_group(
+    "storm heartbeats list /workerbeats -c pacemaker.servers=localhost:6699",
+    "storm heartbeats get /workerbeats/word-count-1-1700000000/node-6700",
+    "storm heartbeats list / -c pacemaker.auth.method=DIGEST"
+    " -c java.security.auth.login.config=jaas.conf",
 )
 def heartbeats() -> None:
     """Show the heartbeats that Pacemakers hold.

@@ -117,6 +117,15 @@ def command(
     return decorate
 
 
+def command_group(*lines: str) -> Callable[[Callable[..., Any]], Group]:
+    """Return a decorator for a group of commands, with examples and configuration options."""
+
+    def decorate(function: Callable[..., Any]) -> Group:
+        return conf_options(click.group(cls=Group, epilog=examples(*lines))(function))
+
+    return decorate
+
+
 def settings() -> ConfOptions:
     found = click.get_current_context().meta.setdefault(_META, ConfOptions())
     assert isinstance(found, ConfOptions)

@@ -14,12 +14,10 @@ from stormkeeper.cli.connections import PACEMAKER_RETRIES, open_state
 from stormkeeper.cli.options import (
     ConfigFault,
     Fault,
-    Group,
     UnansweredFault,
     as_path,
     command,
-    conf_options,
-    examples,
+    command_group,
     exit_with,
     load_conf,
     normal_path,
@@ -43,15 +41,11 @@ _FOUND: Final = 1
 _INDENT: Final = "  "
 
 
-@conf_options
-@click.group(
-    cls=Group,
-    epilog=examples(
-        "storm state tree -c 'storm.zookeeper.servers=[localhost]' -c storm.zookeeper.port=2181",
-        "storm state get /assignments/word-count-1-1700000000",
-        "storm state watch /supervisors",
-        "storm state check",
-    ),
+@command_group(
+    "storm state tree -c 'storm.zookeeper.servers=[localhost]' -c storm.zookeeper.port=2181",
+    "storm state get /assignments/word-count-1-1700000000",
+    "storm state watch /supervisors",
+    "storm state check",
 )
 def state() -> None:
     """Show the cluster's state: the znodes of Storm 2.x, Storm 3.x or Stormkeeper.
