@@ -87,10 +87,10 @@ class ClusterCalls(CallGroup):
         return self._topologies.count_health()
 
     def getTopologySummaryByName(self, name: str, /) -> TopologySummary:
-        return topology_summary(self._views.read_one(*self._topology_by_name(name)))
+        return topology_summary(self._views.read_with_heartbeats(*self._topology_by_name(name))[0])
 
     def getTopologySummary(self, storm_id: str, /) -> TopologySummary:
-        return topology_summary(self._views.read_one(storm_id, self._base(storm_id)))
+        return topology_summary(self._views.read_with_heartbeats(storm_id, self._base(storm_id))[0])
 
     def getOwnerResourceSummaries(self, owner: str | None, /) -> list[OwnerResourceSummary]:
         kept = self._topologies.newest().kept

@@ -37,8 +37,6 @@ class _Kept:
     info: SupervisorInfo
     #: With uptime 0.
     summary: SupervisorSummary
-    before: bytes
-    after: bytes
     encoded: Encoded
 
 
@@ -103,11 +101,10 @@ class SupervisorSummaries:
         )
         uptime, summary.uptime_secs = pack_i32(summary.uptime_secs), 0
         if known is not None and known.summary == summary:
-            summary, before, after = known.summary, known.before, known.after
+            summary, (before, _, after) = known.summary, known.encoded.parts
         else:
             before, after = encode_around(summary, "uptime_secs")
-        encoded = Encoded(SupervisorSummary, before, uptime, after)
-        return _Kept(info, summary, before, after, encoded)
+        return _Kept(info, summary, Encoded(SupervisorSummary, before, uptime, after))
 
 
 def _shares(assignment: Assignment | None) -> dict[str, _Share]:

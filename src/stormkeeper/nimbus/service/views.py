@@ -99,9 +99,6 @@ class ViewReader:
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
 
-    def read_one(self, storm_id: str, base: StormBase) -> View:
-        return self.read_with_heartbeats(storm_id, base)[0]
-
     def read_with_heartbeats(
         self, storm_id: str, base: StormBase
     ) -> tuple[View, dict[ReportSlot, ClusterWorkerHeartbeat]]:
