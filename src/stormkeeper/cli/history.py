@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,11 +61,10 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
     conf = load_conf()
     with faults():
         from stormkeeper.history import database
-        from stormkeeper.history.database import HistoryDatabase
         from stormkeeper.pipeline import tables
 
         beginning = None if since is None else datetime.now(UTC) - since
-        with HistoryDatabase(tables.tables_folder(conf)) as past:
+        with database.HistoryDatabase(tables.tables_folder(conf)) as past:
             found = database.events(past, subject, beginning, limit=lines)
             if not found:
                 database.check_known(past, subject)
@@ -120,11 +118,10 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
     conf = load_conf()
     with suppress(KeyboardInterrupt), faults():
         from stormkeeper.history import database
-        from stormkeeper.history.database import HistoryDatabase
         from stormkeeper.pipeline import tables
 
         folder = tables.tables_folder(conf)
-        with HistoryDatabase(folder) as past:
+        with database.HistoryDatabase(folder) as past:
             found, seen, is_old = list[dict[str, Any]](), None, False
             hosts = database.hosts(past)
             if past.has("alerts"):
@@ -142,15 +139,17 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
         elif not as_json:
             click.echo("\n".join(_table(_named(found, hosts), datetime.now(UTC))))
         elif not follow:
-            click.echo(_as_json(found))
+            print_json(found)
         else:
             for alert in found:
-                click.echo(_as_json(alert))
+                print_json(alert)
         if follow:
             for change in _changes(folder, seen, is_old=is_old):
                 if severity in (None, change["severity"]) or change["change"] == "severity":
-                    line = _as_json(change) if as_json else _alert_line(*_named([change], hosts))
-                    click.echo(line)
+                    if as_json:
+                        print_json(change)
+                    else:
+                        click.echo(_alert_line(*_named([change], hosts)))
 
 
 def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[Mapping[str, Any]]:
@@ -159,7 +158,6 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
     `seen` is the time of the last known row.
     """
     from stormkeeper.history import database
-    from stormkeeper.history.database import HistoryDatabase
 
     manifest = folder / "alerts" / "manifest.json"
     read: int | None = None
@@ -171,7 +169,7 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
         try:
             written = manifest.stat().st_mtime_ns
             if written != read:
-                with HistoryDatabase(folder) as past:
+                with database.HistoryDatabase(folder) as past:
                     news = database.changes(past, seen or _BEGINNING)
                     seen = past.written_at("alert_history")
                     interval_secs = past.interval_secs("alert_history")
@@ -228,7 +226,3 @@ def _alert_line(change: Mapping[str, Any]) -> str:
     what = "is" if change["change"] == "severity" else change["change"]
     parts = (iso_time(change["at"]), what, change["severity"], change["rule"], change["subject"])
     return printable(f"{'  '.join(parts)}: {change['evidence']}")
-
-
-def _as_json(found: Any) -> str:
-    return json.dumps(found, default=iso_time)
