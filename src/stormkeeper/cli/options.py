@@ -21,7 +21,6 @@ from stormkeeper.names import path_fault, printable
 if TYPE_CHECKING:
     from stormkeeper.conf import Conf, Unknown
 
-F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=click.Command)
 
 #: The key of our options in click's context, which a command shares with its groups.
@@ -176,31 +175,29 @@ def conf_options(command: C) -> C:
     return command
 
 
-def log_option(command: F) -> F:
-    def set_log_json(_: click.Context, __: click.Parameter, value: bool) -> None:
-        if value:
-            from stormkeeper.daemon.logs import configure_logging
+def _set_log_json(_: click.Context, __: click.Parameter, value: bool) -> None:
+    if value:
+        from stormkeeper.daemon.logs import configure_logging
 
-            configure_logging(as_json=True)
-            settings().log_json = True
-
-    return click.option(
-        "--log-json",
-        is_flag=True,
-        expose_value=False,
-        is_eager=True,  # before the other options are checked
-        callback=set_log_json,
-        help="Log one JSON object a line, on stderr, the line that says ready included.",
-    )(command)
+        configure_logging(as_json=True)
+        settings().log_json = True
 
 
-def watch_option(command: F) -> F:
-    return click.option(
-        "--watch",
-        "is_watched",
-        is_flag=True,
-        help="Print each name that comes or goes, until Ctrl-C.",
-    )(command)
+log_option = click.option(
+    "--log-json",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,  # before the other options are checked
+    callback=_set_log_json,
+    help="Log one JSON object a line, on stderr, the line that says ready included.",
+)
+
+watch_option = click.option(
+    "--watch",
+    "is_watched",
+    is_flag=True,
+    help="Print each name that comes or goes, until Ctrl-C.",
+)
 
 
 def as_age(_: click.Context, __: click.Parameter, given: str | None) -> timedelta | None:

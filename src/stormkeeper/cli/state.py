@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Exit code of `check` with findings.
-_FOUND: Final = 1
-
 _INDENT: Final = "  "
 
 
@@ -246,7 +243,7 @@ def check(as_json: bool) -> None:
             note(f"no findings in {nodes}, but not all could be read")
         elif not findings:
             note(f"{nodes}, all well")
-    exit_with(_FOUND if findings else UnansweredFault.exit_code if found.notes else 0)
+    exit_with(1 if findings else UnansweredFault.exit_code if found.notes else 0)
 
 
 def tree_lines(nodes: Mapping[str, NodeData], top: str) -> Iterator[str]:
