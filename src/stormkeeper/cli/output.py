@@ -20,10 +20,6 @@ from stormkeeper.names import printable
 if TYPE_CHECKING:
     from stormkeeper.history.database import HistoryDatabase
 
-_MINUTE: Final = 60
-_HOUR: Final = 3_600
-_DAY: Final = 86_400
-
 #: Tables count as old after so many intervals of the pipeline, but at least these seconds.
 _INTERVALS: Final = 4
 _LEAST_SECS: Final = 60.0
@@ -65,9 +61,9 @@ def duration(secs: int) -> str:
     ('59 s', '1 min 1 s', '2 h 1 min', '1 d 1 h')
     """
     for unit, name, below, part in (
-        (_DAY, "d", _HOUR, "h"),
-        (_HOUR, "h", _MINUTE, "min"),
-        (_MINUTE, "min", 1, "s"),
+        (86_400, "d", 3_600, "h"),
+        (3_600, "h", 60, "min"),
+        (60, "min", 1, "s"),
     ):
         if secs >= unit:
             return f"{secs // unit} {name} {secs % unit // below} {part}"

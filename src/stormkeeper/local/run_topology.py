@@ -50,7 +50,6 @@ _LOOK_SECS: Final = 1.0
 _END_SECS: Final = 3.0
 _FINDING_SECS: Final = 5.0
 
-
 #: Between two looks at the workers that are left.
 _END_LOOK_SECS: Final = 0.1
 
