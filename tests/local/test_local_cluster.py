@@ -9,7 +9,7 @@ import pytest
 
 from stormkeeper.conf import Address, load
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import local_cluster
+from stormkeeper.local import local_cluster, run_plan
 from stormkeeper.local.local_cluster import GRACE_SECS
 from stormkeeper.local.run_plan import (
     PIPELINE,
@@ -89,7 +89,7 @@ class TestFollowing:
         said = []
 
         def follow(*rows, overrides=()):
-            monkeypatch.setattr(local_cluster, "plan_processes", lambda *_, **__: rows)
+            monkeypatch.setattr(run_plan, "plan_processes", lambda *_, **__: rows)
             (tmp_path / "topology.py").write_text("")
             view = SimpleNamespace(note=said.append, show=lambda _: None)
             signals = SimpleNamespace(wait=lambda _: False, stopped=False)

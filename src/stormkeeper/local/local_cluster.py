@@ -25,26 +25,9 @@ from stormkeeper.errors import ConfigError, LocalClusterError, StormkeeperError
 from stormkeeper.local import reservations, run_plan, run_view
 from stormkeeper.local.pacemaker_watch import ClusterWatcher, RunSnapshot
 from stormkeeper.local.reservations import Reaper, make_run_folder
-from stormkeeper.local.run_plan import (
-    HOST,
-    PIPELINE,
-    RunRequest,
-    RunSite,
-    ServerAddresses,
-    plan_processes,
-)
+from stormkeeper.local.run_plan import HOST, PIPELINE, RunRequest, RunSite, ServerAddresses
 from stormkeeper.local.run_topology import LocalWorkers, Submission, WorkerLog, end_topology
-from stormkeeper.local.run_view import (
-    COMPLETED,
-    ComponentRates,
-    Picture,
-    ProcessRow,
-    RunView,
-    is_completed,
-    is_pipeline_due,
-    view_on,
-    waits_for,
-)
+from stormkeeper.local.run_view import COMPLETED, ComponentRates, Picture, ProcessRow, RunView
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.supervisor.disk import Directories
 
@@ -81,7 +64,7 @@ def run(conf: Conf, request: RunRequest) -> int:
         raise LocalClusterError(f"there is no file {request.topology}: name a topology's script")
     spark_environment.find_java()
     mark = uuid.uuid4().hex
-    view = view_on(Console())
+    view = run_view.view_on(Console())
     if removed := spark_environment.clean(os.environ):
         view.note(spark_environment.removal_text(removed))
     spark_environment.complete(os.environ)
@@ -128,7 +111,7 @@ class LocalCluster:
         self._signals = signals
         self._tables = run_plan.tables_folder(conf, site.directory)
         self._run_conf = run_plan.run_conf(conf, request.overrides, site.directory, site.places)
-        self._planned = plan_processes(conf, site, pipeline=request.pipeline)
+        self._planned = run_plan.plan_processes(conf, site, pipeline=request.pipeline)
         self._processes = Children(site.directory, view.note)
         self._children = self._processes.by_name
         self._ready_noted: set[str] = set()
@@ -195,7 +178,7 @@ class LocalCluster:
             now, secs = time.monotonic(), self._request.seconds
             if secs is not None and self._beats_at is not None and now - self._beats_at >= secs:
                 return 0
-            if self._watch is not None and is_completed(
+            if self._watch is not None and run_view.is_completed(
                 self._watch.snapshot(), self._submission.nimbus_view
             ):
                 # A worker writes its last output before it sends its last pulse.
@@ -257,7 +240,7 @@ class LocalCluster:
     def _start_pipeline_when_due(self) -> None:
         if self._watch is not None and self._beats_at is not None:
             up_secs = time.monotonic() - self._beats_at
-            if is_pipeline_due(self._watch.snapshot(), up_secs):
+            if run_view.is_pipeline_due(self._watch.snapshot(), up_secs):
                 self._start_processes(pipeline=True)
 
     def _note_all_ready(self) -> None:
@@ -294,13 +277,15 @@ class LocalCluster:
         starts = pipeline is not None and pipeline.state() == "starting"
         nimbus_view = submission.nimbus_view
         is_waiting = (
-            hint == RUNNING and not self._has_failed and not is_completed(snapshot, nimbus_view)
+            hint == RUNNING
+            and not self._has_failed
+            and not run_view.is_completed(snapshot, nimbus_view)
         )
         output, output_count = self._workers.output
         return Picture(
             title=submission.storm_id or self._request.topology.name,
             hint=hint,
-            waits_for=waits_for(
+            waits_for=run_view.waits_for(
                 snapshot,
                 is_submitted=bool(submission.storm_id),
                 nimbus_view=nimbus_view,

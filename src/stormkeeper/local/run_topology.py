@@ -25,7 +25,6 @@ from stormkeeper.client import (
     topology_view,
 )
 from stormkeeper.client.nimbus_connection import NimbusConnection, connect
-from stormkeeper.client.topology_view import TopologyView
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.children import GrowingLog
 from stormkeeper.daemon.logs import CONTINUED
@@ -105,7 +104,7 @@ class Submission:
         #: Once Nimbus has accepted the topology.
         self.name = self.storm_id = ""
         #: Nimbus's last answer.
-        self.nimbus_view: TopologyView | None = None
+        self.nimbus_view: topology_view.TopologyView | None = None
         self._thread = threading.Thread(target=self._run, name="submission", daemon=True)
 
     def start(self) -> None:
