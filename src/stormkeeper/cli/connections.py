@@ -187,15 +187,13 @@ def open_state(conf: Conf) -> Iterator[ClusterState]:
             raise UnansweredFault(str(error)) from error
 
 
-def pacemaker_servers(conf: Conf) -> tuple[Address, ...]:
-    """Return the configured Pacemakers; exit code 2 without any."""
+def check_pacemakers(conf: Conf) -> None:
+    """End the command with exit code 2 if no Pacemaker is configured."""
     with faults():
-        servers = conf.pacemaker_servers()
-    if not servers:
-        raise ConfigFault(
-            "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT"
-        )
-    return servers
+        if not conf.pacemaker_servers():
+            raise ConfigFault(
+                "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT"
+            )
 
 
 @contextmanager
@@ -204,10 +202,9 @@ def open_pool(conf: Conf, *, warns: bool = True) -> Iterator[PacemakerPool]:
 
     With `warns`, stderr names a Pacemaker that does not answer.
     """
-    pacemaker_servers(conf)
+    check_pacemakers(conf)
     from stormkeeper.pacemaker.client import pool
 
-    silence_logs()
     with (
         pool_faults(),
         warnings_of(pool.__name__) if warns else nullcontext(),
@@ -218,7 +215,8 @@ def open_pool(conf: Conf, *, warns: bool = True) -> Iterator[PacemakerPool]:
 
 @contextmanager
 def pool_faults() -> Iterator[None]:
-    """End the command with exit code 3 and a remedy if no Pacemaker answered."""
+    """End the command with exit code 3 and a remedy if no Pacemaker answered; print no logs."""
+    silence_logs()
     try:
         yield
     except ConfigError as error:

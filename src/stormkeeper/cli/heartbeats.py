@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from stormkeeper.cli.connections import (
-    horizon_text,
-    open_pool,
-    pacemaker_servers,
-    pool_faults,
-    silence_logs,
-)
+from stormkeeper.cli.connections import check_pacemakers, horizon_text, open_pool, pool_faults
 from stormkeeper.cli.options import (
     Fault,
     UnansweredFault,
@@ -183,10 +177,9 @@ def top(once: bool, as_json: bool, interval: float) -> None:
     Exit code 3: the first read failed on all Pacemakers.
     """
     conf = load_conf()
-    pacemaker_servers(conf)
+    check_pacemakers(conf)
     from stormkeeper.cli import heartbeats_top
 
-    silence_logs()
     with suppress(KeyboardInterrupt), pool_faults():
         heartbeats_top.run(conf, interval=interval, once=once, as_json=as_json)
 
