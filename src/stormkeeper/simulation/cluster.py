@@ -312,10 +312,7 @@ PROFILES: Final = {
 
 
 def plan(profile: Profile, *, seed: int, now: float) -> SimulatedCluster:
-    """Return a cluster, which depends only on `seed` except for the time in topologies' ids.
-
-    `now` is in seconds since 1970.
-    """
+    """Return a cluster, which depends only on `seed` except for the time in topologies' ids."""
     random = Random(f"cluster {seed}")
     nodes = [_node(random, number) for number in range(profile.nodes)]
     ports = range(_FIRST_PORT, _FIRST_PORT + profile.workers_per_node)
