@@ -91,9 +91,34 @@ def test_held_bytes_are_unanswered_requests():
     assert stream.held_bytes == len(first) - 4 + len(second) - 4 + 9
     stream.next_answers(1)
     assert stream.held_bytes == len(second) - 4 + 9
-    stream.next_answers()
+    assert stream.take_last_writes()
     assert stream.held_bytes == 9
     stream.receive(first[9:] + b"\xff\xff\xff\xff")
     stream.next_answers()
     assert stream.ending
     assert stream.held_bytes == 0
+
+
+def test_last_writes_are_done_and_reads_dropped():
+    class ClientSession(OpenSession):
+        def answer(self, payload):
+            self.payloads.append(payload)
+            # A deletion that takes two turns.
+            is_begun = decode(payload).type == DELETE and self.payloads.count(payload) < 2
+            return None if is_begun else b""
+
+    def delete(kind):
+        return encode(Message(kind, 1, path="/a"))
+
+    session = ClientSession(PulseIndex())
+    stream = RequestStream(session, 10_000_000)
+    frames = [get("/a"), send("/a"), delete(DELETE), get("/a"), delete(DELETE_ONE), send("/b")]
+    stream.receive(b"".join(frames))
+    assert not stream.take_last_writes()
+    assert stream.has_waiting
+    assert stream.take_last_writes()
+    assert stream.take_last_writes()
+    assert not stream.has_waiting
+    done = [frames[n][4:] for n in (1, 2, 2, 4, 5)]
+    assert session.payloads == done
+    assert (stream.sends, stream.gets, stream.others) == (2, 0, 2)

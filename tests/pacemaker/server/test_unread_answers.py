@@ -9,6 +9,7 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.server import server_tls
+from stormkeeper.pacemaker.wire.decoder import decode
 from stormkeeper.pacemaker.wire.encoder import encode
 from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from support.certificates import certificates, tls_conf
@@ -130,6 +131,39 @@ async def test_client_that_reads_again_is_served_on(engine, over_tls):
             await asyncio.to_thread(ours.sendall, GET)
             await asyncio.to_thread(read, answer)
             assert not rig.ended
+
+
+def test_writes_before_the_end_over_tls_are_carried_out():
+    class ClientSession(OpenSession):
+        def answer(self, payload):
+            kind = decode(payload).type
+            done.append(kind)
+            if kind == MessageType.DELETE_PATH and done.count(kind) < 3:
+                return None  # it takes three turns
+            return encode(Message(kind + 1, 1))
+
+    async def run():
+        with TcpPair() as pair:
+            async with Rig("interpreted") as rig:
+                ours = await adopt(rig, pair, ClientSession(rig.index), over_tls=True)
+
+                # Requests and end come at once.
+                ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                ours.sendall(
+                    encode(Message(MessageType.DELETE_PATH, 1, path="/a"))
+                    + encode(Message(MessageType.SEND_PULSE, 1, pulse=Pulse("/a/b", b"v")))
+                )
+                ours.setblocking(False)
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    ours.unwrap()
+                await rig.until(lambda: len(rig.channels) == 0 and len(done) == 4)
+                assert rig.told() == [("", "closed by the client")]
+                counters = rig.channels.counters()
+                assert (counters["sends"], counters["others"]) == (1, 1)
+
+    done = []
+    asyncio.run(run())
+    assert done == [MessageType.DELETE_PATH] * 3 + [MessageType.SEND_PULSE]
 
 
 def test_just_ended_tls_connection_is_aborted():

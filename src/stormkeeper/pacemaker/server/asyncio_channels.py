@@ -208,8 +208,8 @@ class _Unread(asyncio.Protocol):
 class _Channel(asyncio.BufferedProtocol):
     """A connection of a client.
 
-    Nothing is read while requests wait, so the end of the stream is seen after all answers. Only
-    TLS reads ahead: of a client that leaves, waiting requests are dropped.
+    Nothing is read while requests wait, so the end of the stream is seen after all answers. TLS
+    reads ahead: at the end of the stream the waiting writes and deletions are still carried out.
     """
 
     def __init__(self, channels: AsyncioChannels, session: ClientSession) -> None:
@@ -310,8 +310,18 @@ class _Channel(asyncio.BufferedProtocol):
             self.move()
 
     def eof_received(self) -> None:
+        if not self._is_over:
+            self._take_last_writes()
         within = self._requests.has_partial
         self._end(BY_CLIENT, CLOSED_WITHIN_A_MESSAGE if within else CLOSED_BY_CLIENT)
+
+    def _take_last_writes(self) -> None:
+        try:
+            if not self._requests.take_last_writes():
+                asyncio.get_running_loop().call_soon(self._take_last_writes)
+        except Exception:
+            log_error_of_ours(self._session)
+        self._channels.count(self._requests, 0.0)
 
     def pause_writing(self) -> None:
         self._is_full = True

@@ -28,7 +28,7 @@ from typing import Any, Final
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.server.client_session import ClientSession
 from stormkeeper.pacemaker.wire.decoder import bad_length
-from stormkeeper.pacemaker.wire.messages import AUTHENTICATING, VERBS
+from stormkeeper.pacemaker.wire.messages import AUTHENTICATING, VERBS, MessageType
 from stormkeeper.thrift.framing import FrameQueue
 
 _log = logging.getLogger(__name__)
@@ -78,6 +78,10 @@ OnFreed = Callable[[Any], None]
 
 _SEND_PULSE: Final = b"\x08\x00\x01\x00\x00\x00\x04"
 _GET_PULSE: Final = b"\x08\x00\x01\x00\x00\x00\x0a"
+_WRITES: Final = tuple(
+    b"\x08\x00\x01\x00\x00\x00" + bytes([kind])
+    for kind in (MessageType.SEND_PULSE, MessageType.DELETE_PATH, MessageType.DELETE_PULSE_ID)
+)
 
 
 def prepare(connection: socket.socket) -> None:
@@ -180,6 +184,23 @@ class RequestStream(FrameQueue):
         if not payloads and self.ending is None and self.fault is not None:
             self._end(PROTOCOL, str(self.fault))
         return answers[0] if len(answers) == 1 else b"".join(answers)
+
+    def take_last_writes(self) -> bool:
+        """Carry out a gone client's waiting writes; return False if some are left."""
+        payloads, session = self._waiting, self._session
+        while payloads:
+            payload = payloads[0]
+            if payload.startswith(_WRITES):
+                try:
+                    if session.answer(payload) is None:
+                        return False
+                except RemoteProtocolError as fault:
+                    self.end(fault)
+                    break
+                self._count(payload)
+            del payloads[0]
+            self._waiting_bytes -= len(payload)
+        return True
 
     def _count(self, payload: bytes) -> None:
         if payload.startswith(_SEND_PULSE):
