@@ -303,11 +303,7 @@ def node_health_check(as_json: bool) -> None:
     help="Leave the workers' counters out of FILE.",
 )
 @click.option(
-    "--duration",
-    "duration_secs",
-    type=_POSITIVE,
-    metavar="SECONDS",
-    help="End after that time.",
+    "--duration", "duration_secs", type=_POSITIVE, metavar="SECONDS", help="End after that time."
 )
 @click.option(
     "--seed",

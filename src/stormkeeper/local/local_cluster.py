@@ -365,10 +365,7 @@ class LocalCluster:
             self._view.note(f"stopped after {time.monotonic() - began:.1f} s")
         if self._request.report is not None and snapshot is not None:
             seen = run_view.build_report(
-                snapshot,
-                now=began,
-                tables=run_view.table_rows(self._tables),
-                processes_left=left,
+                snapshot, now=began, tables=run_view.table_rows(self._tables), processes_left=left
             )
             run_view.write_report(self._request.report, seen)
             self._view.note(f"report written to {self._request.report}")
