@@ -12,7 +12,7 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
 from itertools import groupby
@@ -203,6 +203,7 @@ class _WorkerLog:
     lines: LogLines
 
 
+@dataclass(eq=False)
 class MachineLogs:
     """Reads a machine's logs of a topology; each `read` continues the last.
 
@@ -210,19 +211,11 @@ class MachineLogs:
     are read. Another `server` may replace the first.
     """
 
-    def __init__(
-        self,
-        server: LogServer,
-        storm_id: str,
-        *,
-        ports: Collection[int] | None = None,
-        since: float | None = None,
-    ) -> None:
-        self.server = server
-        self.ports = ports
-        self._storm_id = storm_id
-        self._since = since
-        self._logs: dict[int, _WorkerLog] = {}
+    server: LogServer
+    storm_id: str
+    ports: Collection[int] | None = None
+    since: float | None = None
+    _logs: dict[int, _WorkerLog] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def read_ports(self) -> Collection[int]:
@@ -230,7 +223,7 @@ class MachineLogs:
 
     def read(self, show: Show) -> None:
         """Show new lines; raises `LogsError` if the machine does not answer."""
-        files = self.server.files(self._storm_id)
+        files = self.server.files(self.storm_id)
         for port, of_a_worker in groupby(files, key=lambda file: file.port):
             if self.ports is None or port in self.ports:
                 for line in self._new_lines(port, list(of_a_worker)):
@@ -249,7 +242,7 @@ class MachineLogs:
         while packed := next_packed(files, log.position):
             yield from self._packed_lines(log, packed)
             # The worker has now cut the packed bytes from the log.
-            files = [file for file in self.server.files(self._storm_id) if file.port == port]
+            files = [file for file in self.server.files(self.storm_id) if file.port == port]
         while part := next_part(files, log.position):
             data = b""
             if part.length:
@@ -277,7 +270,7 @@ class MachineLogs:
         while offset < file.size:
             packed = self.server.read(file, offset, _BLOCK)
             if not packed:  # renamed or gone
-                files = self.server.files(self._storm_id)
+                files = self.server.files(self.storm_id)
                 found = [each for each in files if each.identity == file.identity]
                 if not found or found[0] == file:
                     return
@@ -296,7 +289,7 @@ class MachineLogs:
                     packed, unpacker = unpacker.unused_data, zlib.decompressobj(_GZIP)
 
     def _begin(self, files: Sequence[RemoteLog]) -> _WorkerLog:
-        since = self._since
+        since = self.since
         packed = [file for file in files if is_packed(file)]
         plain = [file for file in files if not is_packed(file)]
         done = frozenset(each.identity for each in packed if since is None or each.modified < since)

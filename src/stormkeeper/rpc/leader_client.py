@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Self, TypeVar, cast
@@ -44,6 +45,7 @@ class _LeaderAwayError(RpcUnavailableError):
     """A seed names a leader that cannot be reached."""
 
 
+@dataclass(eq=False)
 class LeaderClient:
     """Calls the leading Nimbus, from any thread.
 
@@ -51,27 +53,19 @@ class LeaderClient:
     millisecond, two, four, … up to `longest_pause`. Raises `ConfigError` for an invalid seed.
     """
 
-    def __init__(
-        self,
-        seeds: Sequence[str],
-        default_port: int,
-        *,
-        max_frame: int,
-        timeout: float,
-        rounds: int = 5,
-        pause: float = 2.0,
-        longest_pause: float = 60.0,
-        head_start: float = HEAD_START,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._seeds = [(seed, Address.parse(seed, default_port)) for seed in seeds]
-        self._max_frame = max_frame
-        self._timeout = timeout
-        self._rounds = rounds
-        self._pause = pause
-        self._longest_pause = longest_pause
-        self._head_start = head_start
-        self._sleep = sleep
+    seeds: Sequence[str]
+    default_port: int
+    _: KW_ONLY
+    max_frame: int
+    timeout: float
+    rounds: int = 5
+    pause: float = 2.0
+    longest_pause: float = 60.0
+    head_start: float = HEAD_START
+    sleep: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
+        self._seeds = [(seed, Address.parse(seed, self.default_port)) for seed in self.seeds]
         self._finding = threading.Lock()
         self._client: ServiceClient | None = None
 
@@ -105,9 +99,9 @@ class LeaderClient:
     @property
     def search_secs(self) -> float:
         """Most seconds of a search without any answer."""
-        asking = (len(self._seeds) - 1) * self._head_start + _SEED_SECONDS
-        pauses = sum(map(self._pause_after, range(self._rounds)))
-        return (self._rounds + 1) * asking + pauses
+        asking = (len(self._seeds) - 1) * self.head_start + _SEED_SECONDS
+        pauses = sum(map(self._pause_after, range(self.rounds)))
+        return (self.rounds + 1) * asking + pauses
 
     def close(self) -> None:
         """Close the connection; a call in progress fails."""
@@ -120,7 +114,7 @@ class LeaderClient:
 
         Raises `LeaderNotFoundError` if no leader is found in time.
         """
-        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         client = self._client
         if client is not None:
             try:
@@ -169,10 +163,10 @@ class LeaderClient:
     def _search(self, deadline: float) -> ServiceClient:
         reasons: dict[str, str] = {}
         is_electing = False
-        for number in range(self._rounds + 1):
+        for number in range(self.rounds + 1):
             race = first_of(
                 [partial(self._ask, address, deadline) for _, address in self._seeds],
-                head_start=self._head_start,
+                head_start=self.head_start,
                 deadline=deadline,
                 give_back=ServiceClient.close,
             )
@@ -184,9 +178,9 @@ class LeaderClient:
                     reasons[seed] = _seed_failure(address, error)
                     is_electing |= _may_elect(error)
             pause = self._pause_after(number)
-            if number == self._rounds or deadline - time.monotonic() <= pause:
+            if number == self.rounds or deadline - time.monotonic() <= pause:
                 break
-            self._sleep(pause)
+            self.sleep(pause)
         seeds = ", ".join(seed for seed, _ in self._seeds)
         why = "; ".join(reasons.values()) or "there was no time to ask"
         if NO_ZOOKEEPER in why:
@@ -198,7 +192,7 @@ class LeaderClient:
         )
 
     def _pause_after(self, number: int) -> float:
-        return min(self._pause + 2.0 ** min(number, _GROWTH) / 1000, self._longest_pause)
+        return min(self.pause + 2.0 ** min(number, _GROWTH) / 1000, self.longest_pause)
 
     def _ask(self, seed: Address, deadline: float) -> ServiceClient:
         deadline = min(deadline, time.monotonic() + _SEED_SECONDS)
@@ -221,7 +215,7 @@ class LeaderClient:
         return other
 
     def _client_of(self, address: Address) -> ServiceClient:
-        return ServiceClient(Nimbus, address, max_frame=self._max_frame, timeout=self._timeout)
+        return ServiceClient(Nimbus, address, max_frame=self.max_frame, timeout=self.timeout)
 
 
 def _without_zookeeper(reasons: Mapping[str, str]) -> str:
