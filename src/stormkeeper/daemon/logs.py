@@ -124,7 +124,7 @@ class LineBudget:
 
     __slots__ = ("_lines", "_seconds", "_spans")
 
-    def __init__(self, lines: int, seconds: float) -> None:
+    def __init__(self, lines: int = 10, seconds: float = 10.0) -> None:
         self._lines = lines
         self._seconds = seconds
         self._spans: dict[Hashable, tuple[float, int]] = {}

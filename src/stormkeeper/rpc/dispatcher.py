@@ -59,9 +59,6 @@ NO_METHOD: Final = "?"
 
 #: Longer messages are decoded by one thread at a time, as decoding holds the interpreter.
 _LONG: Final = 65_536
-#: Most log lines about a method's failures in so many seconds.
-_LINES: Final = 10
-_LINES_SECONDS: Final = 10.0
 
 #: Most bytes of messages in progress, beyond the first: decoding may take forty times as much.
 MAX_COST: Final = 8 * 1024 * 1024
@@ -91,7 +88,7 @@ class Dispatcher:
         self._clock = clock
         self._lock = threading.Lock()
         self._long_reading = threading.Lock()
-        self._lines = LineBudget(_LINES, _LINES_SECONDS)
+        self._lines = LineBudget()
         self.calls: Counter[tuple[str, str]] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._declared = {

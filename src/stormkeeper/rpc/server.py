@@ -37,9 +37,6 @@ _TICK: Final = 1.0
 _PATIENCE: Final = 10.0
 #: For a client to read the last bytes.
 _LINGER: Final = 1.0
-#: Most log lines about a matter, such as an address, in so many seconds.
-_LINES: Final = 10
-_LINES_SECONDS: Final = 10.0
 
 BY_CLIENT: Final = "client"
 PROTOCOL: Final = "protocol"
@@ -342,7 +339,7 @@ class ThriftServer:
         self._places: Places[_Channel] = Places(
             limits.max_connections, limits.max_connections_per_address
         )
-        self._lines = LineBudget(_LINES, _LINES_SECONDS)
+        self._lines = LineBudget()
         self._channels: set[_Channel] = set()
         self._cut = 0
         self._connecting: set[asyncio.Task[object]] = set()
