@@ -250,11 +250,11 @@ _ITEM = re.compile(
     [ \t\r\n]* = [ \t\r\n]*
     (?: " (?P<quoted> (?: [^"\\] | \\[\x00-\x7f] )* ) "
       | (?P<token> [^\x00-\x20\x7f-\xff()<>@,;:\\"/\[\]?={}]+ ) )
-    [ \t\r\n]*
+    [ \t\r\n]* (?: , [ \t\r\n,]* | \Z )
     """,
     re.VERBOSE,
 )
-_SPACE_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
+_SEPARATORS = b" \t\r\n,"
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 
 
@@ -266,15 +266,15 @@ def parse_directives(token: bytes, most: int) -> list[tuple[str, bytes]]:
     if len(token) > most:
         raise AuthenticationError(f"the token has {len(token)} bytes, more than {most}")
     directives = []
-    position = _after_commas(token, 0)
+    position = len(token) - len(token.lstrip(_SEPARATORS))
     while position < len(token):
         match = _ITEM.match(token, position)
-        if match is None or (match.end() < len(token) and token[match.end()] != ord(",")):
+        if match is None:
             raise AuthenticationError(f"the token is malformed at its byte {position}")
         name, quoted, plain = match.group("name", "quoted", "token")
         value = plain if quoted is None else _ESCAPE.sub(rb"\1", quoted)
         directives.append((name.decode("ascii").lower(), value))
-        position = _after_commas(token, match.end())
+        position = match.end()
     return directives
 
 
@@ -284,12 +284,6 @@ def write_directives(directives: Iterable[tuple[str, bytes, bool]]) -> bytes:
         name.encode("ascii") + b"=" + (_quote(value) if quoted else value)
         for name, value, quoted in directives
     )
-
-
-def _after_commas(token: bytes, position: int) -> int:
-    match = _SPACE_AND_COMMAS.match(token, position)
-    assert match is not None
-    return match.end()
 
 
 def _quote(value: bytes) -> bytes:
