@@ -157,12 +157,7 @@ def decode(data: bytes) -> Description:
             f"a topology's description may have {MAX_BYTES:,} bytes, not {len(data):,}"
         )
     try:
-        version = msgspec.json.decode(data, type=_Versioned).version
-        if version != VERSION:
-            raise SerializationError(
-                f"a topology's description has the version {version}, and this release of "
-                f"Stormkeeper reads version {VERSION}: submit the topology again with this release"
-            )
+        check_version(data, VERSION, "a topology's description")
         description = msgspec.json.decode(data, type=Description)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SerializationError(f"this is no description of a topology: {error}") from error
@@ -175,6 +170,16 @@ def decode(data: bytes) -> Description:
 
 class _Versioned(msgspec.Struct):
     version: int
+
+
+def check_version(data: bytes, version: int, what: str) -> None:
+    """Raise `SerializationError` for another version of a JSON object."""
+    found = msgspec.json.decode(data, type=_Versioned).version
+    if found != version:
+        raise SerializationError(
+            f"{what} has the version {found}, and this release of Stormkeeper reads version"
+            f" {version}: submit the topology again with this release"
+        )
 
 
 def _checked(description: Description) -> Description:

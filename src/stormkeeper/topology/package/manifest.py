@@ -12,6 +12,7 @@ import msgspec
 
 from stormkeeper import names
 from stormkeeper.errors import SerializationError, TopologyError
+from stormkeeper.topology.description import check_version
 from stormkeeper.topology.package.environment import pins_fault
 from stormkeeper.topology.topology import unheard
 
@@ -86,10 +87,6 @@ class PackageManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     files: tuple[PackedFile, ...]
 
 
-class _Versioned(msgspec.Struct):
-    version: int
-
-
 def encode(manifest: PackageManifest) -> bytes:
     """Return a manifest as indented JSON; raises `TopologyError` if invalid or too long."""
     problem = fault(manifest)
@@ -111,12 +108,7 @@ def decode(data: bytes) -> PackageManifest:
             f"a package's manifest may have {MAX_MANIFEST_BYTES:,} bytes, not {len(data):,}"
         )
     try:
-        version = msgspec.json.decode(data, type=_Versioned).version
-        if version != VERSION:
-            raise SerializationError(
-                f"the package has the version {version}, and this release of Stormkeeper reads "
-                f"version {VERSION}: submit the topology again with this release"
-            )
+        check_version(data, VERSION, "the package")
         manifest = msgspec.json.decode(data, type=PackageManifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SerializationError(f"this is no manifest of a package: {error}") from error
