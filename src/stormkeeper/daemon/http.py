@@ -335,27 +335,20 @@ class ProcessMetrics(Collector):
         with self._process.oneshot():
             times, memory = self._process.cpu_times(), self._process.memory_info()
             started = self._process.create_time()
-        yield CounterMetricFamily(
-            "process_cpu_seconds",
-            "Processor time spent, in user and system mode.",
-            times.user + times.system,
-        )
-        yield GaugeMetricFamily(
-            "process_start_time_seconds", "When the process began, since the epoch.", started
-        )
-        yield GaugeMetricFamily(
-            "process_virtual_memory_bytes", "Size of the address space.", memory.vms
-        )
-        yield GaugeMetricFamily(
-            "process_resident_memory_bytes", "Memory that is resident.", memory.rss
-        )
-        yield GaugeMetricFamily("process_open_fds", "Open file descriptors.", open_files())
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        yield GaugeMetricFamily(
-            "process_max_fds",
-            "File descriptors that may be open.",
-            float("inf") if soft == resource.RLIM_INFINITY else soft,
+        most = float("inf") if soft == resource.RLIM_INFINITY else soft
+        spent = times.user + times.system
+        yield CounterMetricFamily(
+            "process_cpu_seconds", "Processor time spent, in user and system mode.", spent
         )
+        for name, text, value in (
+            ("start_time_seconds", "When the process began, since the epoch.", started),
+            ("virtual_memory_bytes", "Size of the address space.", memory.vms),
+            ("resident_memory_bytes", "Memory that is resident.", memory.rss),
+            ("open_fds", "Open file descriptors.", open_files()),
+            ("max_fds", "File descriptors that may be open.", most),
+        ):
+            yield GaugeMetricFamily(f"process_{name}", text, value)
 
 
 def open_files() -> int:
