@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from stormkeeper.errors import NotLeaderError, StateClosedError, StormkeeperError
@@ -21,6 +22,7 @@ _log = logging.getLogger(__name__)
 _ENDS: Final = (NotLeaderError, StateClosedError)
 
 
+@dataclass(eq=False)
 class FailureStreak:
     """Counts failures in a row: the pause before the next attempt, and whether to log.
 
@@ -28,26 +30,20 @@ class FailureStreak:
     `source`, so that clients which failed together do not retry together.
     """
 
-    def __init__(
-        self,
-        first_secs: float = 0.25,
-        longest_secs: float = 10.0,
-        *,
-        jitter: float = 0.0,
-        source: random.Random | None = None,
-    ) -> None:
-        self._first_secs = first_secs
-        self._longest_secs = longest_secs
-        self._jitter = jitter
-        self._uniform = random.uniform if source is None else source.uniform
-        #: Failures since the last success.
-        self.count = 0
+    first_secs: float = 0.25
+    longest_secs: float = 10.0
+    _: KW_ONLY
+    jitter: float = 0.0
+    source: random.Random | None = None
+    #: Failures since the last success.
+    count: int = field(default=0, init=False)
 
     def record(self) -> float:
         """Count a failure; return the pause before the next attempt, in seconds."""
-        pause = min(self._longest_secs, self._first_secs * 2.0 ** min(self.count, 30))
+        pause = min(self.longest_secs, self.first_secs * 2.0 ** min(self.count, 30))
         self.count += 1
-        return pause * self._uniform(1.0 - self._jitter, 1.0)
+        uniform = random.uniform if self.source is None else self.source.uniform
+        return pause * uniform(1.0 - self.jitter, 1.0)
 
     @property
     def should_log(self) -> bool:

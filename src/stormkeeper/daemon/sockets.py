@@ -13,6 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from stormkeeper.daemon.logs import counted
@@ -152,43 +153,37 @@ def reset_on_close(connection: socket.socket) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_ONCE)
 
 
+@dataclass(eq=False)
 class Acceptor:
     """Accepts connections in an asyncio loop; pauses for a second without free descriptors."""
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        welcome: Callable[[socket.socket, str, int], None],
-        on_shortage: Callable[[], None],
-        at_once: int = AT_ONCE,
-    ) -> None:
-        self._listener = listener
-        self._welcome = welcome
-        self._on_shortage = on_shortage
-        self._at_once = at_once
-        self._is_stopped = False
+    listener: socket.socket
+    welcome: Callable[[socket.socket, str, int], None]
+    on_shortage: Callable[[], None]
+    at_once: int = AT_ONCE
+    _is_stopped: bool = field(default=False, init=False)
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._listener.setblocking(False)
-        self._loop.add_reader(self._listener, self._accept)
+        self.listener.setblocking(False)
+        self._loop.add_reader(self.listener, self._accept)
 
     def stop(self) -> None:
         """Close the listener; connections in the backlog are reset."""
         self._is_stopped = True
-        self._loop.remove_reader(self._listener)
-        self._listener.close()
+        self._loop.remove_reader(self.listener)
+        self.listener.close()
 
     def pause(self, seconds: float) -> None:
         """Leave connections in the backlog for a while."""
-        self._loop.remove_reader(self._listener)
+        self._loop.remove_reader(self.listener)
         self._loop.call_later(seconds, self._resume)
 
     def _accept(self) -> None:
         ends = self._loop.time() + _ACCEPT_SECONDS
-        for _ in range(self._at_once):
+        for _ in range(self.at_once):
             try:
-                connection, address = self._listener.accept()
+                connection, address = self.listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -197,7 +192,7 @@ class Acceptor:
                 self._record_shortage(error)
                 return
             try:
-                self._welcome(connection, plain_address(address[0]), address[1])
+                self.welcome(connection, plain_address(address[0]), address[1])
             except OSError:  # the client has reset the connection
                 connection.close()
             if self._loop.time() > ends:
@@ -207,12 +202,12 @@ class Acceptor:
         _log.error(
             "cannot accept connections: %s; trying again in %g s", error.strerror, _SHORTAGE_PAUSE
         )
-        self._on_shortage()
+        self.on_shortage()
         self.pause(_SHORTAGE_PAUSE)
 
     def _resume(self) -> None:
         if not self._is_stopped:
-            self._loop.add_reader(self._listener, self._accept)
+            self._loop.add_reader(self.listener, self._accept)
 
 
 class Admission:
