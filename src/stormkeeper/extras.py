@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from importlib import metadata
 from typing import Final
 
 from stormkeeper.errors import MissingExtraError
@@ -29,6 +30,13 @@ def install_command(extra: str) -> str:
     As this package is installed, pip takes no other of this name from an index.
     """
     return f"{sys.executable} -m pip install 'stormkeeper[{extra}]'"
+
+
+def installed_version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _is_installed(module: str) -> bool:

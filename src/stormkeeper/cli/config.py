@@ -5,7 +5,6 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import stormkeeper
 from stormkeeper.cli.options import Fault, Group, command, examples, exit_with, load_conf
 from stormkeeper.cli.output import note, print_json
 from stormkeeper.daemon.logs import counted
+from stormkeeper.extras import installed_version
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Finding
@@ -94,7 +94,7 @@ def version(as_json: bool) -> None:
     versions = {
         "Stormkeeper": stormkeeper.__version__,
         "Python": platform.python_version(),
-        "PySpark": _installed("pyspark"),
+        "PySpark": installed_version("pyspark"),
         "Java": _java_version(),
     }
     if as_json:
@@ -159,13 +159,6 @@ def as_java(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{{', '.join(f'{as_java(k)}={as_java(v)}' for k, v in value.items())}}}"
     return str(value)
-
-
-def _installed(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _java_version() -> str | None:

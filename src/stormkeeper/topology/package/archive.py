@@ -22,7 +22,6 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -30,6 +29,7 @@ import stormkeeper
 from stormkeeper import names
 from stormkeeper.daemon.durable import sync_file, sync_folder
 from stormkeeper.errors import SerializationError, TopologyError
+from stormkeeper.extras import installed_version
 from stormkeeper.topology import description
 from stormkeeper.topology.description import Description
 from stormkeeper.topology.package import manifest
@@ -113,10 +113,7 @@ class PackageContents:
 
 
 def versions() -> Versions:
-    try:
-        pyspark = metadata.version("pyspark")
-    except metadata.PackageNotFoundError:
-        pyspark = None
+    pyspark = installed_version("pyspark")
     return Versions(platform.python_version(), stormkeeper.__version__, pyspark)
 
 
