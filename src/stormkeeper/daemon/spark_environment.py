@@ -179,8 +179,11 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
 
 def java_version(executable: Path) -> int | None:
     """Return the feature version of a ``java`` (8, 11, 17…); None for a broken executable."""
-    release = java_release(executable)
-    return None if release is None else _feature(release)
+    numbers = re.findall(r"\d+", java_release(executable) or "")
+    if not numbers:
+        return None
+    # Before Java 9: 1.8.0_392.
+    return int(numbers[1]) if numbers[0] == "1" and len(numbers) > 1 else int(numbers[0])
 
 
 def java_release(executable: Path) -> str | None:
@@ -218,14 +221,6 @@ def _escaped(value: str) -> str:
 
 def _no_java(cause: str, remedy: str) -> EngineError:
     return EngineError(f"Java {MINIMUM_VERSION} or newer is needed ({cause}): {remedy}")
-
-
-def _feature(version: str) -> int | None:
-    """Return 17 for ``17.0.15``, 8 for ``1.8.0_392`` (the numbering before Java 9)."""
-    numbers = re.findall(r"\d+", version)
-    if not numbers:
-        return None
-    return int(numbers[1]) if numbers[0] == "1" and len(numbers) > 1 else int(numbers[0])
 
 
 def _account() -> pwd.struct_passwd | None:

@@ -137,12 +137,10 @@ def missing_module(name: str, python: str) -> str:
 
 
 #: Maven coordinates of Spark's own connectors, and of others with versions of their own.
-_OF_SPARK: Final = {
+_COORDINATES: Final = {
     "kafka": "org.apache.spark:spark-sql-kafka-0-10_{scala}:{spark}",
     "avro": "org.apache.spark:spark-avro_{scala}:{spark}",
     "protobuf": "org.apache.spark:spark-protobuf_{scala}:{spark}",
-}
-_OF_OTHERS: Final = {
     "bigquery": "com.google.cloud.spark:spark-bigquery-with-dependencies_{scala}:VERSION",
     "delta": "io.delta:delta-spark_{scala}:VERSION",
     "es": "org.elasticsearch:elasticsearch-spark-30_{scala}:VERSION",
@@ -174,7 +172,7 @@ def coordinates(source: str) -> str | None:
     """Return a data source's Maven coordinates, None if unknown."""
     name = source.lower()
     spark, scala = spark_versions()
-    package = _OF_SPARK.get(name) or _OF_OTHERS.get(name)
+    package = _COORDINATES.get(name)
     minor = ".".join(spark.split(".")[:2])
     return None if package is None else package.format(spark=spark, scala=scala, minor=minor)
 

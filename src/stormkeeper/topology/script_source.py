@@ -143,8 +143,8 @@ def reached(script: Path, modules: Modules) -> Iterator[str]:
                 left += modules.sources(name)
 
 
-def _imported(tree: ast.Module, package: str) -> Iterator[str]:
-    """Yield the modules that a module of `package` may import: two for ``from a import b``."""
+def _imported(tree: ast.AST, package: str) -> Iterator[str]:
+    """Yield the modules that code of `package` may import: two for ``from a import b``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -160,7 +160,7 @@ def _unsupported(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
     for node in tree.body:
         if not isinstance(node, ast.Import | ast.ImportFrom | ast.Expr | ast.Assign):
             continue
-        if any(f"{name}.".startswith("pyspark.pipelines.") for name in _imports_of(node)):
+        if any(f"{name}.".startswith("pyspark.pipelines.") for name in _imported(node, "")):
             yield node, faults.PIPELINES
         for call in ast.walk(node):
             if (
@@ -170,10 +170,6 @@ def _unsupported(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
                 and any(_is_text(argument, "sc://") for argument in call.args)
             ):
                 yield node, faults.CONNECT
-
-
-def _imports_of(node: ast.stmt) -> Iterator[str]:
-    return _imported(ast.Module([node], []), "")
 
 
 def _is_text(node: ast.AST, beginning: str) -> bool:
