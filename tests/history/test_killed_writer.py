@@ -50,7 +50,7 @@ def test_readers_see_whole_commits_of_killed_writers(tmp_path):
     folder, stop = tmp_path / "tables", tmp_path / "stop"
     reader = run("tables_reader.py", folder, stop, stdout=subprocess.PIPE, text=True)
     try:
-        assert run("endless_writer.py", folder, 20).wait(DEADLINE_SECS) == 0
+        assert run("endless_writer.py", folder, 20, 41).wait(DEADLINE_SECS) == 0
     finally:
         stop.touch()
     told = json.loads(reader.communicate(timeout=DEADLINE_SECS)[0])

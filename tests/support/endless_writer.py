@@ -1,6 +1,8 @@
 """Writers of tables that commit until they are killed, one after another.
 
-python endless_writer.py FOLDER KILLS
+python endless_writer.py FOLDER KILLS COMMITS
+
+At least so many are killed, until there are so many commits.
 """
 
 import itertools
@@ -25,16 +27,22 @@ def write(folder: Path) -> None:
             tables.publish(origin(number), {"state": state(number), "events": events(number)})
 
 
-def main(folder: Path, kills: int) -> None:
-    chance = random.Random(kills)
-    for _ in range(kills):
+def commits(folder: Path) -> int:
+    found = manifest.load(folder)
+    return 0 if found is None else found.version
+
+
+def main(folder: Path, kills: int, least: int) -> None:
+    chance, killed = random.Random(kills), 0
+    while killed < kills or commits(folder) < least:
         writer = os.fork()
         if writer == 0:
             write(folder)
         time.sleep(chance.random() / 2)
         os.kill(writer, signal.SIGKILL)
         assert os.waitpid(writer, 0)[1] == signal.SIGKILL
+        killed += 1
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
