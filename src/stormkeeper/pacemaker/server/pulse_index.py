@@ -9,6 +9,8 @@ from bisect import bisect_left, insort
 from typing import Final
 
 _BEHIND_SLASH: Final = b"0"
+#: So many paths are listed one by one.
+_FEW_PATHS: Final = 100
 
 
 class PulseEntry:
@@ -212,11 +214,16 @@ class SortedPaths:
         return self._names[top]
 
     def _find_names(self, top: bytes) -> list[bytes]:
-        """Find the names, at a cost by names alone."""
+        """Find the names, at a cost by names alone where there are many paths."""
         below, paths = top + b"/", self._paths
-        names: set[bytes] = set()
-        at = bisect_left(paths, below)
-        while at < len(paths) and paths[at].startswith(below):
+        first = bisect_left(paths, below)
+        end = bisect_left(paths, top + _BEHIND_SLASH, first)
+        if end - first <= _FEW_PATHS:
+            length = len(below)
+            names = {path[length:].partition(b"/")[0] for path in paths[first:end]}
+            return list(names - {b""})
+        names, at = set(), first
+        while at < end:
             name, slash, _ = paths[at][len(below) :].partition(b"/")
             names.add(name)
             # A name and the paths below it need not be adjacent: ``/a``, ``/a!``, ``/a/b``.
