@@ -2,7 +2,7 @@
 
 python endless_writer.py FOLDER KILLS COMMITS
 
-At least so many are killed, until there are so many commits.
+Kills at least KILLS writers, and goes on until the tables have COMMITS commits.
 """
 
 import itertools
