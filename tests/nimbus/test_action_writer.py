@@ -63,9 +63,10 @@ class Round:
         if self.is_over:
             raise NotLeaderError("this leadership ended")
 
-    def carry_out(self, actions):
+    def writer_of(self, actions):
         facts = Topology(id="", queries=("q",))
-        self.writer = ActionWriter(
+        return ActionWriter(
+            actions,
             self.leader,
             self.snapshot,
             dict.fromkeys(IDS, CachedTopology(facts, (), {}, 1.0)),
@@ -75,7 +76,9 @@ class Round:
             on_removed=lambda storm_id, _owner: self.done.append(storm_id),
             on_done=self.done.append,
         )
-        self.writer.carry_out(actions)
+
+    def carry_out(self, actions):
+        assert self.writer_of(actions).write()
 
 
 @pytest.fixture
@@ -97,6 +100,16 @@ def test_a_transaction_has_the_assignments_of_many_topologies(round_):
     assert counts == [AT_ONCE] * 3
     assert round_.storm.assignments() == IDS
     assert round_.done == actions
+
+
+def test_a_plan_is_carried_out_in_parts(round_):
+    writer = round_.writer_of([*(assign(storm_id) for storm_id in IDS[:2]), Remove(IDS[2])])
+    parts = []
+    while not writer.write(0.0):
+        parts.append(list(round_.done))
+    assert parts == [[IDS[2], Remove(IDS[2])], [*parts[0], assign(IDS[0])]]
+    assert round_.storm.assignments() == IDS[:2]
+    assert writer.write(0.0)
 
 
 def test_large_assignments_go_in_several_transactions(round_):

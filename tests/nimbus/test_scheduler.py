@@ -9,7 +9,7 @@ import pytest
 from stormkeeper.conf import load
 from stormkeeper.errors import NotLeaderError, OutcomeUnknownError
 from stormkeeper.heartbeats.liveness import LivenessLimits
-from stormkeeper.nimbus import lifecycle
+from stormkeeper.nimbus import lifecycle, scheduler
 from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner
 from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
 from stormkeeper.nimbus.lifecycle import Command, ConfChanges, Event
@@ -286,6 +286,54 @@ def test_after_a_write_of_unknown_outcome_it_reads_again(start, machine, monkeyp
     # Of one that may be written the claim is not given again, and one that is stays as it is.
     assert [each.claim.counter for each in nimbus.launches()] == [0 if is_written else 1]
     assert nimbus.status.status.failures == 1
+
+
+@pytest.fixture
+def several(start, machine, monkeypatch):
+    """A Nimbus that is to place three topologies once it leads; a round writes a single one."""
+    for name in ("_ROUND_SECS", "_WRITE_SECS"):
+        monkeypatch.setattr(scheduler, name, 0.0)
+    nimbus = start()
+    nimbus.duties.end()
+    for storm_id in (ID, OTHER, SHARED):
+        machine(f"sup-{storm_id}")
+        nimbus.submit(storm_id)
+    return nimbus
+
+
+def test_a_long_plan_is_written_in_several_rounds(several):
+    rounds = several.status.status.rounds
+    several.duties.begin(several.leader)
+    nodes = {several.assigned(storm_id).node for storm_id in (ID, OTHER, SHARED)}
+    assert len(nodes) == 3
+    until(lambda: set(several.scheduler.sched_status().values()) == {"Fully Scheduled"})
+    until(lambda: several.status.status.rounds > rounds + 3)
+    assert several.status.status.actions == {"assign": 3}
+
+
+def test_news_are_planned_before_the_rest_is_written(several, monkeypatch):
+    steps, planned = [], several.scheduler._planned
+    write = several.leader.set_assignments
+
+    def timed(rounds):
+        began = time.monotonic()
+        plan = planned(rounds)
+        steps.append(time.monotonic() - began)
+        return plan
+
+    def slow(assignments, **options):
+        write(assignments, **options)
+        time.sleep(3 * steps[-1])
+        steps.append("write")
+        several.scheduler.wake()
+
+    monkeypatch.setattr(several.scheduler, "_planned", timed)
+    monkeypatch.setattr(several.leader, "set_assignments", slow)
+    several.duties.begin(several.leader)
+    for storm_id in (ID, OTHER, SHARED):
+        several.assigned(storm_id)
+    until(lambda: steps.count("write") == 3)
+    assert ["write" if each == "write" else "plan" for each in steps[:6]] == ["plan", "write"] * 3
 
 
 def test_whoever_leads_next_keeps_the_deadline(start, machine):

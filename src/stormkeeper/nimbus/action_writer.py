@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from math import inf
 
 from stormkeeper.errors import NoNodeError, StatusError
 from stormkeeper.nimbus import checkpoints, lifecycle
@@ -25,73 +28,86 @@ from stormkeeper.thrift.records import Assignment, StormBase
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ActionWriter:
-    """Carries out actions that were decided from `snapshot` at `now`.
+    """Carries out a plan of `snapshot` and `now`: removals first, each topology's actions in order.
 
     `check` is called before each write, and raises `NotLeaderError` when the leadership has ended.
     `on_removed` gets a topology's id and owner, `on_done` each action.
     """
 
+    actions: Sequence[Action]
     leader: LeaderClusterState
     snapshot: ClusterSnapshot
     known: Mapping[str, CachedTopology]
+    _: KW_ONLY
     now: float
     check: Callable[[], None]
     master_code_dir: str
     on_removed: Callable[[str, str | None], None]
     on_done: Callable[[Action], None]
 
-    def carry_out(self, actions: Sequence[Action]) -> None:
-        """Carry out a plan: removals first, and each topology's actions in order.
+    def __post_init__(self) -> None:
+        rebalanced = {each.storm_id for each in self.actions if isinstance(each, FinishRebalance)}
+
+        def turn(action: Action) -> int:
+            # The slots of removed topologies may be others' in the same plan.
+            return 0 if isinstance(action, Remove) else 1 + (action.storm_id in rebalanced)
+
+        self._left = deque(sorted(self.actions, key=turn))
+
+    def write(self, secs: float = inf) -> bool:
+        """Carry out actions for about so long; return whether all are done.
 
         After an error no further write begins; raises the first error.
         """
-        rebalanced = {each.storm_id for each in actions if isinstance(each, FinishRebalance)}
-        assigns = []
-        for action in actions:
-            if isinstance(action, Remove):
-                # The slots of removed topologies may be others' in the same plan.
-                self._remove(action)
-            elif isinstance(action, Assign) and action.storm_id not in rebalanced:
-                assigns.append(action)
-        self._assign(assigns)
-        for action in actions:
-            if isinstance(action, FinishRebalance):
-                self._finish_rebalance(action)
-            elif isinstance(action, Assign) and action.storm_id in rebalanced:
-                self._assign([action])
+        until = time.monotonic() + secs
+        while self._left:
+            if isinstance(self._left[0], Assign):
+                self._assign(until)
+            else:
+                action = self._left.popleft()
+                self.check()
+                if isinstance(action, Remove):
+                    self._remove(action.storm_id)
+                else:
+                    self._finish_rebalance(action.storm_id)
+                self.on_done(action)
+            if time.monotonic() > until:
+                break
+        return not self._left
 
-    def _remove(self, action: Remove) -> None:
-        self.check()
-        storm_id = action.storm_id
+    def _remove(self, storm_id: str) -> None:
         self._keep_checkpoints(storm_id)
         self.leader.remove_storm(storm_id)
         log.info("%s: removed", storm_id)
         base = self.snapshot.bases.get(storm_id)
         self.on_removed(storm_id, None if base is None else base.owner)
-        self.on_done(action)
 
-    def _finish_rebalance(self, action: FinishRebalance) -> None:
-        self.check()
-        storm_id = action.storm_id
+    def _finish_rebalance(self, storm_id: str) -> None:
         command = Command(Event.DO_REBALANCE, int(self.now * 1000))
         with contextlib.suppress(NoNodeError):
             self.leader.change_storm(storm_id, lambda base: _after(storm_id, base, command))
             log.info("%s: rebalanced", storm_id)
-        self.on_done(action)
 
-    def _assign(self, actions: Sequence[Assign]) -> None:
-        by_id = {each.storm_id: each for each in actions}
+    def _assign(self, until: float) -> None:
+        taken: dict[str, Assign] = {}
+
+        def records() -> Iterator[NewAssignment]:
+            while self._left and isinstance(action := self._left[0], Assign):
+                taken[action.storm_id] = action
+                self._left.popleft()
+                yield self._record(action)
+                if time.monotonic() > until:
+                    return
 
         def on_written(new: NewAssignment) -> None:
-            action = by_id[new.storm_id]
+            action = taken[new.storm_id]
             text = _launches_text(action.launches, new.assignment.node_host or {})
             log.info("%s: assigned %s", new.storm_id, text)
             self.on_done(action)
 
-        records = map(self._record, actions)
-        self.leader.set_assignments(records, seen=self.snapshot, on_written=on_written)
+        self.leader.set_assignments(records(), seen=self.snapshot, on_written=on_written)
 
     def _record(self, action: Assign) -> NewAssignment:
         self.check()

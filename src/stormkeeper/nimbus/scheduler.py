@@ -3,7 +3,10 @@
 A round starts on a change in the view (a topology, assignment or supervisor comes or goes, or a
 supervisor reports a stopped worker), after a command, and by time. Every write is fenced. After a
 write with unknown outcome the next round syncs first. No claim is given twice: each leadership has
-its own epoch, and `RoundMemory` has the next counter before a round's first write.
+its own epoch, and `RoundMemory` has the next counter before a plan's first write.
+
+A round takes less than a second, as far as plans do: a plan with thousands of writes is carried out
+in several rounds. A round with news plans anew, but only after as much writing as planning.
 """
 
 from __future__ import annotations
@@ -50,6 +53,23 @@ _IDLE_SHARE: Final = 4.0
 #: Between a change and its round: a caller writes several changes at once.
 _SETTLE_SECS: Final = 0.02
 
+#: A round ends after so long, but writes at least for some time.
+_ROUND_SECS: Final = 0.6
+_WRITE_SECS: Final = 0.1
+
+
+@dataclass(eq=False)
+class _Plan:
+    """A decision whose writes may take several rounds."""
+
+    decision: Decision
+    snapshot: ClusterSnapshot
+    writer: ActionWriter
+    #: How long the rounds took until now, and the planning's share of it.
+    rounds_secs: float = 0.0
+    planned_secs: float = 0.0
+    has_news: bool = False
+
 
 @dataclass(eq=False)
 class Scheduler:
@@ -77,13 +97,15 @@ class Scheduler:
         #: Storm's own Nimbuses that the log has warned of.
         self._java: set[str] = set()
         self._rounds: _Rounds | None = None
+        #: What is not written yet.
+        self._unfinished: _Plan | None = None
 
     def begin(self, leader: LeaderClusterState) -> None:
         if leader.fence.epoch != self._epoch:
             self._epoch = leader.fence.epoch
             self._memory = RoundMemory()
             self._follower = self._new_follower()
-        self._needs_sync = True
+        self._needs_sync, self._unfinished = True, None
         self._rounds = _Rounds(leader, self._once, self._follow)
         self._rounds.start()
 
@@ -109,8 +131,13 @@ class Scheduler:
     def _once(self, rounds: _Rounds) -> float:
         """Do a round; returns the seconds until the next."""
         began = time.monotonic()
+        plan, self._unfinished = self._unfinished, None
         try:
-            decision, snapshot = self._decide(rounds)
+            if plan is None or self._is_outdated(plan, rounds):
+                plan = self._planned(rounds)
+                plan.planned_secs = time.monotonic() - began
+            is_done = plan.writer.write(max(_WRITE_SECS, began + _ROUND_SECS - time.monotonic()))
+            rounds.check()
         except NotLeaderError:
             raise
         except ChangedMeanwhileError as error:
@@ -121,10 +148,25 @@ class Scheduler:
             self._needs_sync = True
             self.status.record_failure()
             raise
-        self.status.record_round(decision.cluster, snapshot.heartbeats, time.monotonic() - began)
-        return max(0.0, decision.next_round_at - self.clock())
+        decision, snapshot = plan.decision, plan.snapshot
+        if is_done:
+            self._log_texts(decision.memory.texts)
+            self._memory = decision.memory
+            rounds.watch_supervisors(decision, snapshot)
+            if any(isinstance(each, Assign) for each in decision.actions):
+                rounds.thread.wake()  # to count the free slots anew
+        else:
+            self._unfinished = plan
+        took_secs = time.monotonic() - began
+        plan.rounds_secs += took_secs
+        self.status.record_round(decision.cluster, snapshot.heartbeats, took_secs)
+        return max(0.0, decision.next_round_at - self.clock()) if is_done else 0.0
 
-    def _decide(self, rounds: _Rounds) -> tuple[Decision, ClusterSnapshot]:
+    def _is_outdated(self, plan: _Plan, rounds: _Rounds) -> bool:
+        plan.has_news |= rounds.thread.was_woken or self.clock() >= plan.decision.next_round_at
+        return plan.has_news and plan.rounds_secs >= 2 * plan.planned_secs
+
+    def _planned(self, rounds: _Rounds) -> _Plan:
         leader, epoch = rounds.leader, rounds.leader.fence.epoch
         now = self.clock()
         snapshot = self._snapshot(leader, is_synced=self._needs_sync)
@@ -145,7 +187,8 @@ class Scheduler:
         rounds.check()
         # Claims count as given even if a write fails; texts hold only after the writes.
         self._memory = replace(decision.memory, texts=self._memory.texts)
-        ActionWriter(
+        writer = ActionWriter(
+            decision.actions,
             leader,
             snapshot,
             known,
@@ -154,12 +197,8 @@ class Scheduler:
             master_code_dir=self.master_code_dir,
             on_removed=self.on_removed,
             on_done=self.status.record_action,
-        ).carry_out(decision.actions)
-        rounds.check()
-        self._log_texts(decision.memory.texts)
-        self._memory = decision.memory
-        rounds.watch_supervisors(decision, snapshot)
-        return decision, snapshot
+        )
+        return _Plan(decision, snapshot, writer)
 
     def _new_follower(self) -> HeartbeatFollower[BeatFacts]:
         return self.storm.heartbeats.follower(beat_facts, values=False)
@@ -266,21 +305,19 @@ class _Rounds:
             self.thread.wake()
 
     def _needs_round(self, change: Difference) -> bool:
-        """Return whether a topology, assignment or supervisor came or went, or a worker stopped.
+        """Return whether a topology or supervisor came or went, or an assignment or worker ended.
 
-        Other changes of supervisors' records, which are frequent, and of bases wait for the next
-        round.
+        Only leaders make assignments. Other changes of supervisors' records, which are frequent,
+        and of bases wait for the next round.
         """
         directory, _, name = change.path.rpartition("/")
+        if change.after is None and directory == paths.ASSIGNMENTS:
+            return True
         if change.before is None or change.after is None:
-            return directory in _DIRECTORIES
+            return directory in (paths.STORMS, paths.SUPERVISORS)
         if directory != paths.SUPERVISORS or name not in self._watched:
             return False
         return _stopped_workers(change.before.value) != _stopped_workers(change.after.value)
-
-
-#: Of records whose coming and going needs a round.
-_DIRECTORIES: Final = (paths.STORMS, paths.ASSIGNMENTS, paths.SUPERVISORS)
 
 
 def _supervisors_to_watch(decision: Decision) -> set[str]:
