@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -112,6 +113,7 @@ class Checkpoint:
         return self._path(self._folder, str(claim))
 
 
+@dataclass(eq=False)
 class Claims:
     """The claims of a worker's queries, by query id, or of a script, by checkpoint location.
 
@@ -119,23 +121,15 @@ class Claims:
     `ClaimedError` if the query was given to another worker.
     """
 
-    def __init__(
-        self,
-        claims: Mapping[str, Claim],
-        checkpoint: Callable[[str], Checkpoint],
-        begin: Callable[[str], None] = lambda _: None,
-        owner: Callable[[], Owner | None] = lambda: None,
-        is_gone: Callable[[Owner], bool] = lambda _: False,
-    ) -> None:
-        self._owner = owner
-        self._is_gone = is_gone
-        self._claims = claims
-        self._checkpoint = checkpoint
-        self._begin = begin
-        self._taken: dict[str, tuple[Checkpoint, Claim]] = {}
-        self.lost: dict[str, Claim] = {}
-        #: Owners of greater claims in other topologies, by query.
-        self.occupied: dict[str, Owner] = {}
+    claims: Mapping[str, Claim]
+    checkpoint: Callable[[str], Checkpoint]
+    begin: Callable[[str], None] = lambda _: None
+    owner: Callable[[], Owner | None] = lambda: None
+    is_gone: Callable[[Owner], bool] = lambda _: False
+    _taken: dict[str, tuple[Checkpoint, Claim]] = field(default_factory=dict, init=False)
+    lost: dict[str, Claim] = field(default_factory=dict, init=False)
+    #: Owners of greater claims in other topologies, by query.
+    occupied: dict[str, Owner] = field(default_factory=dict, init=False)
 
     def take(self, query: str, claim: Claim | None = None) -> None:
         """Claim a query before the start, with the job's claim or else with `claim`.
@@ -143,12 +137,12 @@ class Claims:
         Raises `OccupiedError` if another topology has a greater claim, `ClaimedError` if another
         worker of this topology has, `WorkerError` if the checkpoint cannot be read or written.
         """
-        claim = self._claims.get(query, claim)
+        claim = self.claims.get(query, claim)
         if claim is None:
             return
-        owner = self._owner()
+        owner = self.owner()
         try:
-            checkpoint = self._checkpoint(query)
+            checkpoint = self.checkpoint(query)
             if not checkpoint.claims():
                 self._begin_first(query, claim)
             self._free(query, checkpoint, claim, owner)
@@ -172,7 +166,7 @@ class Claims:
             other = checkpoint.owner(each)
             if other is None or other.topology == owner.topology:
                 continue
-            if self._is_gone(other):
+            if self.is_gone(other):
                 checkpoint.remove(each)
                 # Meanwhile a running worker of that topology notices the missing claim.
                 time.sleep(SETTLE_SECS)
@@ -187,7 +181,7 @@ class Claims:
 
     def _begin_first(self, query: str, claim: Claim) -> None:
         try:
-            self._begin(query)
+            self.begin(query)
         except ClaimedError as error:
             self.lost.setdefault(query, claim)
             log.warning("%s", error)
@@ -206,7 +200,7 @@ class Claims:
             log.debug("the claims of %s could not be read: %s", query, error)
             return True
         if newer is not None:
-            owner, other = self._owner(), checkpoint.owner(newer)
+            owner, other = self.owner(), checkpoint.owner(newer)
             if owner is not None and other is not None and other.topology != owner.topology:
                 self.occupied[query] = other
             self._lose(query, newer)
@@ -224,7 +218,7 @@ class Claims:
     @contextlib.contextmanager
     def watched(self, on_lost: Callable[[str], None]) -> Iterator[None]:
         """Look for newer claims every second; `on_lost` gets each lost query once."""
-        if not self._claims:
+        if not self.claims:
             yield
             return
         reported: set[str] = set()

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import psutil
@@ -62,32 +63,29 @@ _CLOCK_SECS = 2.0
 _PATIENCE_SECS = 5.0
 
 
+@dataclass(eq=False)
 class ClusterLink:
     """Follows a topology's base, log levels and credentials, and writes reports in order.
 
     `connect` is called again after a failure.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[], StormClusterState],
-        storm_id: str,
-        on_log_config: Callable[[LogConfig | None], None] = lambda _: None,
-    ) -> None:
-        self._connect = connect
-        self._storm_id = storm_id
-        self._on_log_config = on_log_config
-        self._unread: set[str] = set()
-        self._status: TopologyStatus | None = None
-        self._hints: dict[str, int] = {}
-        #: As first read.
-        self.credentials: Mapping[str, str] = {}
-        self._newest: Mapping[str, str] = {}
-        self._known = threading.Event()
-        self._changed = threading.Condition()
-        self._reports: deque[Report] = deque()
-        self._failing = False
-        self._closing = threading.Event()
+    connect: Callable[[], StormClusterState]
+    storm_id: str
+    on_log_config: Callable[[LogConfig | None], None] = lambda _: None
+    _unread: set[str] = field(default_factory=set, init=False)
+    _status: TopologyStatus | None = field(default=None, init=False)
+    _hints: dict[str, int] = field(default_factory=dict, init=False)
+    #: As first read.
+    credentials: Mapping[str, str] = field(default_factory=dict, init=False)
+    _newest: Mapping[str, str] = field(default_factory=dict, init=False)
+    _known: threading.Event = field(default_factory=threading.Event, init=False)
+    _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
+    _reports: deque[Report] = field(default_factory=deque, init=False)
+    _failing: bool = field(default=False, init=False)
+    _closing: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._run, name="worker-cluster", daemon=True)
 
     @property
@@ -149,7 +147,7 @@ class ClusterLink:
                 self._closing.wait(RETRY_SECS)
 
     def _connect_and_follow(self) -> None:
-        storm = self._connect()
+        storm = self.connect()
         try:
             self._follow(storm)
         finally:
@@ -157,7 +155,7 @@ class ClusterLink:
                 storm.disconnect()
 
     def _follow(self, storm: StormClusterState) -> None:
-        storm_id = self._storm_id
+        storm_id = self.storm_id
         with (
             storm.watch(lambda again: storm.storm_base(storm_id, again)) as bases,
             storm.watch(lambda again: storm.topology_log_config(storm_id, again)) as levels,
@@ -169,7 +167,7 @@ class ClusterLink:
                     if not self._known.is_set():
                         self._read_credentials(storm)
                     else:
-                        self._poll("log levels", levels, self._on_log_config)
+                        self._poll("log levels", levels, self.on_log_config)
                         self._poll("credentials", credentials, self._log_new_credentials)
                     self._update(bases.next(_LOOK_SECS))
                 except TimeoutError:
@@ -181,7 +179,7 @@ class ClusterLink:
 
     def _read_credentials(self, storm: StormClusterState) -> None:
         try:
-            given = storm.credentials(self._storm_id)
+            given = storm.credentials(self.storm_id)
         except StateUnavailableError:
             raise  # retried
         except StormkeeperError as error:

@@ -281,6 +281,7 @@ class TopologyCounts(BatchCounter):
             self._statistics.record(query.id, work, self._clock())
 
 
+@dataclass(eq=False)
 class ScriptCounts(BatchCounter):
     """Counts the queries of a plain script, each as a component with a single task.
 
@@ -288,30 +289,24 @@ class ScriptCounts(BatchCounter):
     all queries are the component `one`.
     """
 
-    def __init__(
-        self,
-        statistics: WorkerStatistics,
-        one: str | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._statistics = statistics
-        self._one = one
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._components: dict[str, str] = {}  # by the query's name, else by its id
+    statistics: WorkerStatistics
+    one: str | None = None
+    clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _components: dict[str, str] = field(default_factory=dict, init=False)
 
     def component(self, run: QueryRun) -> str:
         """Return the component, the same after a restart in this process."""
         with self._lock:
-            key = self._one or run.name or run.query_id
+            key = self.one or run.name or run.query_id
             if key not in self._components:
                 task = len(self._components) + 1
-                name = self._one or run.name or f"query-{task}"
+                name = self.one or run.name or f"query-{task}"
                 while name in self._components.values():
                     name += "'"
                 self._components[key] = name
                 component = ComponentDescription(name, "spout", (), 1)
-                self._statistics.add(Executor(component, name, task, task))
+                self.statistics.add(Executor(component, name, task, task))
             return self._components[key]
 
     def started(self, run: QueryRun) -> None:
@@ -322,7 +317,7 @@ class ScriptCounts(BatchCounter):
         partial = any(name.startswith(_SINK_OBSERVATION) for name in batch.partial)
         name = self.component(run)
         work = ComponentWork(emitted=rows, transferred=rows, took_ms=took_ms, partial=partial)
-        self._statistics.record(name, {name: work}, self._clock())
+        self.statistics.record(name, {name: work}, self.clock())
 
     def ended(self, run: QueryRun) -> None:
         """Log a query's error, which a script may ignore."""

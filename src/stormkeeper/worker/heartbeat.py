@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,40 +33,32 @@ _FIRST_LOOK_SECS = 0.1
 _ENDED = "ended"
 
 
+@dataclass(eq=False, repr=False)
 class HeartbeatBuilder:
     """Builds a worker's heartbeats from counts, queries and the JVM.
 
     `name_of` returns a query's name in heartbeats, `waiting` why the worker waits.
     """
 
-    def __init__(
-        self,
-        storm_id: str,
-        statistics: WorkerStatistics,
-        jvm: JvmWatch,
-        codec: Codec,
-        *,
-        name_of: Callable[[QueryRun], str | None],
-        waiting: Callable[[], str | None],
-    ) -> None:
-        self._storm_id = storm_id
-        self._statistics = statistics
-        self._jvm = jvm
-        self._codec = codec
-        self._name_of = name_of
-        self._waiting = waiting
-        self._began = time.monotonic()
-        self.is_inactive = False
-        self.has_completed = False
+    storm_id: str
+    statistics: WorkerStatistics
+    jvm: JvmWatch
+    codec: Codec
+    _: KW_ONLY
+    name_of: Callable[[QueryRun], str | None]
+    waiting: Callable[[], str | None]
+    _began: float = field(default_factory=time.monotonic, init=False)
+    is_inactive: bool = field(default=False, init=False)
+    has_completed: bool = field(default=False, init=False)
 
     def encoded(self) -> bytes:
-        return self._codec.write(self.current())
+        return self.codec.write(self.current())
 
     def current(self) -> ClusterWorkerHeartbeat:
         return self._record(
             completed=self.has_completed or None,
-            queries=self._jvm.activities(self._name_of) or None,
-            jvm_silent_ms=self._jvm.silent_ms,
+            queries=self.jvm.activities(self.name_of) or None,
+            jvm_silent_ms=self.jvm.silent_ms,
         )
 
     def last_of(self, query: str) -> ClusterWorkerHeartbeat:
@@ -75,16 +68,16 @@ class HeartbeatBuilder:
     def _record(self, query: str | None = None, **more: Any) -> ClusterWorkerHeartbeat:
         now = time.monotonic()
         return ClusterWorkerHeartbeat(
-            storm_id=self._storm_id,
+            storm_id=self.storm_id,
             executor_stats={
                 ExecutorInfo(executor.task_start, executor.task_end): stats
-                for executor, stats in self._statistics.snapshot(now)
+                for executor, stats in self.statistics.snapshot(now)
                 if query is None or executor.query == query
             },
             time_secs=int(time.time()),
             uptime_secs=int(now - self._began),
             inactive=self.is_inactive or None,
-            waiting=self._waiting(),
+            waiting=self.waiting(),
             **more,
         )
 

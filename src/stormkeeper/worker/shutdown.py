@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
@@ -73,6 +74,7 @@ _BATCH_LOOK_SECS = 0.005
 _END_LOOK_SECS = 0.2
 
 
+@dataclass(eq=False)
 class StopRequest:
     """Whether the worker is asked to end early, and with which exit code. Thread-safe.
 
@@ -80,33 +82,27 @@ class StopRequest:
     accepts only in writing.
     """
 
-    def __init__(
-        self,
-        signalled: Callable[[], bool],
-        stopped_code: int,
-        write_code: Callable[[int], None] = lambda _: None,
-    ) -> None:
-        self._write_code = write_code
-        self._signalled = signalled
-        self._stopped_code = stopped_code
-        self._code: int | None = None
+    signalled: Callable[[], bool]
+    stopped_code: int
+    write_code: Callable[[int], None] = lambda _: None
+    _code: int | None = field(default=None, init=False)
 
     @property
     def is_asked(self) -> bool:
-        return self._code is not None or self._signalled()
+        return self._code is not None or self.signalled()
 
     @property
     def code(self) -> int:
         """The exit code; 0 without a request."""
-        if self._signalled():
-            return self._stopped_code
+        if self.signalled():
+            return self.stopped_code
         return self._code or 0
 
     def ask(self, code: int) -> None:
         """Ask the worker to end; the first code counts."""
         if self._code is None:
             if code == INACTIVE:
-                self._write_code(code)
+                self.write_code(code)
             self._code = code
 
 

@@ -16,6 +16,7 @@ import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -211,6 +212,7 @@ def remedy(text: str, values: Mapping[str, Any]) -> str | None:
     return None
 
 
+@dataclass(eq=False, repr=False)
 class WorkerSession:
     """The single Spark session of a worker.
 
@@ -218,28 +220,20 @@ class WorkerSession:
     elsewhere. `cancelled` is polled while Spark starts.
     """
 
-    def __init__(
-        self,
-        conf: Callable[[], Conf],
-        name: str,
-        py_files: Sequence[Path] = (),
-        *,
-        package: UnpackedPackage | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._conf = conf
-        self._name = name
-        self._py_files = py_files
-        self._package = package
-        self._cancelled = cancelled
-        self._lock = threading.RLock()
-        #: The last session, even after the end.
-        self.session: SparkSession | None = None
-        self._given: dict[str, Any] = {}
-        self._starting = False
-        #: The code for executors elsewhere, which may ask for it at any time.
-        self._sent: tempfile.TemporaryDirectory[str] | None = None
-        self._watch: ExecutorWatch | None = None
+    conf: Callable[[], Conf]
+    name: str
+    py_files: Sequence[Path] = ()
+    _: KW_ONLY
+    package: UnpackedPackage | None = None
+    cancelled: Callable[[], bool] = lambda: False
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
+    #: The last session, even after the end.
+    session: SparkSession | None = field(default=None, init=False)
+    _given: dict[str, Any] = field(default_factory=dict, init=False)
+    _starting: bool = field(default=False, init=False)
+    #: The code for executors elsewhere, which may ask for it at any time.
+    _sent: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)
+    _watch: ExecutorWatch | None = field(default=None, init=False)
 
     @property
     def started(self) -> SparkSession | None:
@@ -251,7 +245,7 @@ class WorkerSession:
             if not is_running(self.session):
                 self.session = self._start(asked or {})
                 _quieten(self.session)
-                for file in (*self._py_files, *self._archive()):
+                for file in (*self.py_files, *self._archive()):
                     self.session.sparkContext.addPyFile(str(file))
                 if self._watch is not None:
                     self._watch.close(0.0)
@@ -270,7 +264,7 @@ class WorkerSession:
         self._starting = True
         log_size = _log_size()
         try:
-            return engine.session(self._given, self._name, cancelled=self._cancelled)
+            return engine.session(self._given, self.name, cancelled=self.cancelled)
         except EngineError as error:
             raise self._fetch_failure(log_size) or error from error
         finally:
@@ -294,7 +288,7 @@ class WorkerSession:
                     return self.get(asking._options)
                 _check_classic(asking._options)
                 self._log_master(asking._options)
-                for key in asking._options.keys() & self._conf().keys():
+                for key in asking._options.keys() & self.conf().keys():
                     del asking._options[key]  # the configuration wins
                 return get_or_create(asking)
 
@@ -332,12 +326,12 @@ class WorkerSession:
                 )
 
     def _values(self, asked: Mapping[str, Any], share: Mapping[str, Any]) -> dict[str, Any]:
-        values = spark_values(self._conf(), asked, share)
-        return values if self._package is None else self._package.with_jars(values)
+        values = spark_values(self.conf(), asked, share)
+        return values if self.package is None else self.package.with_jars(values)
 
     def _defaults(self, asked: Mapping[str, Any]) -> dict[str, str]:
-        conf, cores = self._conf(), len(os.sched_getaffinity(0))
-        chosen = slot_share(conf, cores) if self._package is not None else {}
+        conf, cores = self.conf(), len(os.sched_getaffinity(0))
+        chosen = slot_share(conf, cores) if self.package is not None else {}
         if str(conf.get(_MASTER) or asked.get(_MASTER)).startswith(_STANDALONE):
             chosen |= standalone_defaults(conf, cores)
         return chosen
@@ -345,7 +339,7 @@ class WorkerSession:
     def _log_master(self, asked: Mapping[str, Any]) -> None:
         wanted, runs_on = asked.get(_MASTER), self._given.get(_MASTER)
         share = self._defaults(asked).get(_MASTER)
-        if wanted is None or self._package is None:
+        if wanted is None or self.package is None:
             return
         if wanted != runs_on:
             log.warning(
@@ -377,7 +371,7 @@ class WorkerSession:
 
     def _prepare_remote(self) -> None:
         check_master(str(self._given[_MASTER]))
-        warn_of_own_checkpoints(self._conf())
+        warn_of_own_checkpoints(self.conf())
         python = self._given.get(_PYTHON)
         if python is not None:
             # Spark sends executors this name of their Python with each task.
@@ -388,11 +382,11 @@ class WorkerSession:
 
         Sent last, as executors prefer the last of modules with the same name.
         """
-        if self._package is None or not self._is_remote:
+        if self.package is None or not self._is_remote:
             return []
         if self._sent is None:
             self._sent = tempfile.TemporaryDirectory(prefix="code-", ignore_cleanup_errors=True)
-        return [self._package.write_code(Path(self._sent.name))]
+        return [self.package.write_code(Path(self._sent.name))]
 
     @property
     def waiting(self) -> str | None:

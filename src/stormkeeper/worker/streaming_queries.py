@@ -18,7 +18,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -169,23 +169,16 @@ class _Running:
     starts: Starts
 
 
+@dataclass(eq=False)
 class TopologyRun:
     """The running queries of a topology; `on_end` gets queries that end without an error."""
 
-    def __init__(
-        self,
-        built: Mapping[str, DataStreamWriter],
-        events: QueryEvents,
-        stopping: Callable[[], bool],
-        claims: Claims,
-        on_end: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._built = built
-        self._events = events
-        self._stopping = stopping
-        self._claims = claims
-        self._on_end = on_end
-        self._running: list[_Running] = []
+    built: Mapping[str, DataStreamWriter]
+    events: QueryEvents
+    stopping: Callable[[], bool]
+    claims: Claims
+    on_end: Callable[[str], None] = lambda _: None
+    _running: list[_Running] = field(default_factory=list, init=False)
 
     def run(self) -> list[str]:
         """Start the queries in order, and wait until all have ended or a stop is asked.
@@ -193,12 +186,12 @@ class TopologyRun:
         Skips queries that a later worker has claimed. Returns the ids of queries that a stop kept
         from ending. Raises `WorkerError` if a query or the JVM failed.
         """
-        ids = [*self._built]
+        ids = [*self.built]
         for position, id_ in enumerate(ids):
-            if self._stopping():
+            if self.stopping():
                 return [*self._started, *ids[position:]]
             try:
-                self._claims.take(id_)
+                self.claims.take(id_)
             except ClaimedError:  # logged by the claims
                 continue
             query = self._start(id_)
@@ -206,9 +199,9 @@ class TopologyRun:
             self._running.append(running)
             log.info("the query %s runs", id_)
             self._wait_first_batch(running)
-        while self._running and not self._stopping():
-            self._events.wait(self._any_ended, _LOOK_SECS)
-            check_jvm(self._events.sessions)
+        while self._running and not self.stopping():
+            self.events.wait(self._any_ended, _LOOK_SECS)
+            check_jvm(self.events.sessions)
             for running in [r for r in self._running if self._has_ended(r)]:
                 self._handle_end(running)
         return self._started
@@ -219,7 +212,7 @@ class TopologyRun:
 
     def _start(self, id_: str) -> StreamingQuery:
         try:
-            return self._built[id_].start()
+            return self.built[id_].start()
         except (PySparkException, Py4JError) as error:
             raise WorkerError(
                 f"the query {id_!r} did not start:\n{readable(error)}", id_
@@ -227,28 +220,28 @@ class TopologyRun:
 
     def _wait_first_batch(self, running: _Running) -> None:
         deadline = time.monotonic() + _FIRST_BATCH_SECS
-        while time.monotonic() < deadline and not self._stopping():
+        while time.monotonic() < deadline and not self.stopping():
             run = self._run(running)
             if self._has_ended(running) or (run is not None and run.batches):
                 return
             if running.query.status["message"].startswith("Waiting"):
                 return
-            self._events.wait(self._any_ended, _LOOK_SECS)
+            self.events.wait(self._any_ended, _LOOK_SECS)
 
     def _handle_end(self, running: _Running) -> None:
         run = self._run(running)
         error = run.error if run is not None else None
         id_ = running.id
-        if not self._claims.is_kept(id_):  # Spark ends the older of two runs with an error
+        if not self.claims.is_kept(id_):  # Spark ends the older of two runs with an error
             self._running.remove(running)
             return
         if error is None:
-            if not self._stopping():
+            if not self.stopping():
                 log.info("the query %s has ended", id_)
                 self._running.remove(running)
-                self._on_end(id_)
+                self.on_end(id_)
             return
-        if self._stopping():
+        if self.stopping():
             return
         pause = running.starts.next_pause(error, has_batch=run is not None and bool(run.batches))
         if pause is None:
@@ -262,7 +255,7 @@ class TopologyRun:
         self._wait_first_batch(running)
 
     def _run(self, running: _Running) -> QueryRun | None:
-        return self._events.run(running.run_id)
+        return self.events.run(running.run_id)
 
     def _has_ended(self, running: _Running) -> bool:
         run = self._run(running)
@@ -281,6 +274,7 @@ class Sink(NamedTuple):
     function: object = None
 
 
+@dataclass(eq=False)
 class FileSinks:
     """Records the options of this process's streaming writers, and refuses folders of other runs.
 
@@ -288,15 +282,11 @@ class FileSinks:
     query, or None after a failure. `on_start` gets each writer's checkpoint and may raise.
     """
 
-    def __init__(
-        self,
-        on_start: Callable[[str | None], None] | None = None,
-        checkpoint: Callable[[Sink], str | None] = lambda _: None,
-        started: Callable[[Sink, str, StreamingQuery | None], None] = lambda *_: None,
-    ) -> None:
-        self._started = started
-        self._on_start = on_start
-        self._checkpoint = checkpoint
+    on_start: Callable[[str | None], None] | None = None
+    checkpoint: Callable[[Sink], str | None] = lambda _: None
+    started: Callable[[Sink, str, StreamingQuery | None], None] = lambda *_: None
+
+    def __post_init__(self) -> None:
         self._known: WeakKeyDictionary[DataStreamWriter, _Options] = WeakKeyDictionary()
 
     def check(self, writer: DataStreamWriter) -> None:
@@ -340,19 +330,19 @@ class FileSinks:
         location, chosen = _checkpoint(SparkSession.active(), known), None
         is_first = location is None
         if is_first:
-            location = chosen = self._checkpoint(sink)
+            location = chosen = self.checkpoint(sink)
             if chosen is not None:
                 writer.option("checkpointLocation", chosen)
                 known[_CHOSEN] = chosen
         elif location == known.get(_CHOSEN):  # a second start of the writer
             chosen = location
         try:
-            if self._on_start is not None:
-                self._on_start(location)
+            if self.on_start is not None:
+                self.on_start(location)
             yield started
         finally:
             if chosen is not None and (started or is_first):
-                self._started(sink, chosen, started[0] if started else None)
+                self.started(sink, chosen, started[0] if started else None)
 
     def _record(self, writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
         known = self._known.setdefault(writer, {})
