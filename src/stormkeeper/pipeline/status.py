@@ -280,19 +280,17 @@ def _unhealthy(seen: PipelineStatus, now: float) -> str | None:
     return f"Spark has been starting for {ago:.0f} s" if ago > MAX_START else None
 
 
+@dataclass(eq=False)
 class _PipelineMetrics(Collector):
-    def __init__(
-        self, seen: Callable[[], PipelineStatus], unready: Callable[[PipelineStatus], str | None]
-    ) -> None:
-        self._seen = seen
-        self._unready = unready
+    seen: Callable[[], PipelineStatus]
+    unready: Callable[[PipelineStatus], str | None]
 
     def collect(self) -> Iterator[Metric]:
-        seen = self._seen()  # once, so that all figures are of one moment
+        seen = self.seen()  # once, so that all figures are of one moment
         ready = GaugeMetricFamily(
             f"{PREFIX}ready",
             "Whether the tables are of the present, and of at least one Pacemaker.",
-            float(self._unready(seen) is None),
+            float(self.unready(seen) is None),
         )
         yield ready
         batches = CounterMetricFamily(f"{PREFIX}batches", "Batches published.", labels=["query"])

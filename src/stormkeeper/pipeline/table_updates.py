@@ -11,7 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import inf
@@ -77,46 +77,42 @@ _HEARD: Final = {
 _BY_OUR_CLOCK: Final = frozenset({tables.WORKER_LIVENESS, tables.WORKER_REPORTS})
 
 
+@dataclass(eq=False)
 class TableUpdater:
     """Updates a query's tables with each micro-batch; a repeated batch changes nothing."""
 
-    def __init__(
-        self,
-        store: TableStore,
-        compute: ComputeTables,
-        on_published: OnPublished = lambda _: None,
-        parts: int = 1,
-    ) -> None:
-        self._tables = store
-        self._compute = compute
-        self._on_published = on_published
-        self._parts = parts
+    store: TableStore
+    compute: ComputeTables
+    on_published: OnPublished = lambda _: None
+    parts: int = 1
+
+    def __post_init__(self) -> None:
         self._clock = Clock()
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         origin = batch_origin(batch, number)
-        if self._tables.has(origin):
+        if self.store.has(origin):
             return
         began, on_time = time.time(), self._clock.look()
         reported: dict[str, Rows] = {}
 
         def computed() -> Iterator[Made]:
-            read = read_parts(batch, self._parts)
+            read = read_parts(batch, self.parts)
             # Nothing here refers to a part's rows: they are freed once written.
-            for part in [Part(one, self._parts) for one in range(self._parts)]:
-                before = _previous_reader(self._tables, part, on_time)
+            for part in [Part(one, self.parts) for one in range(self.parts)]:
+                before = _previous_reader(self.store, part, on_time)
                 yield self._computed(before, next(read), began, reported)
                 release_memory()
             next(read, None)  # exhausts the iterator, which ends its threads here and in Spark
 
         with uncollected():
-            self._tables.publish_in_parts(origin, computed())
-        self._on_published(reported)
+            self.store.publish_in_parts(origin, computed())
+        self.on_published(reported)
 
     def _computed(
         self, before: ReadPrevious, batch: Batch, began: float, reported: dict[str, Rows]
     ) -> Made:
-        for name, rows_ in self._compute(before, batch, (began, time.time())):
+        for name, rows_ in self.compute(before, batch, (began, time.time())):
             if name in _REPORTED:
                 reported[name] = rows_
             yield name, rows_
@@ -223,6 +219,7 @@ def _part_of(written: Sequence[Callable[[], pa.Table]], part: Part) -> pa.Table:
     return pa.concat_tables(found).replace_schema_metadata(merged)
 
 
+@dataclass(eq=False)
 class Clock:
     """Moves times in previous tables to a clock that was set in between.
 
@@ -230,19 +227,14 @@ class Clock:
     or like the future.
     """
 
-    def __init__(
-        self,
-        wall: Callable[[], float] = time.time,
-        steady: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._wall = wall
-        self._steady = steady
-        self._ahead: float | None = None
+    wall: Callable[[], float] = time.time
+    steady: Callable[[], float] = time.monotonic
+    _ahead: float | None = field(default=None, init=False)
 
     def look(self) -> ToPresentClock:
         """Compare the clocks; times by the driver's clock that are later than now become now."""
-        now = self._wall()
-        before, self._ahead = self._ahead, now - self._steady()
+        now = self.wall()
+        before, self._ahead = self._ahead, now - self.steady()
         set_secs = 0.0 if before is None else self._ahead - before
         if abs(set_secs) <= _SMALL_SECS:
             set_secs = 0.0

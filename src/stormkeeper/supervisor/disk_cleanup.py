@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, Final
@@ -25,20 +26,20 @@ log = logging.getLogger(__name__)
 _PERIOD_SECS: Final = 30.0
 
 
+@dataclass(eq=False)
 class DiskCleanup(PeriodicThread):
     """A thread that removes unneeded files: at each `wake`, and regularly after the first.
 
     `needed` includes files about to be created.
     """
 
-    def __init__(
-        self,
-        code: LocalTopologyCode,
-        environments: Environments,
-        checkpoints: CheckpointRemoval,
-        directories: Directories,
-        needed: Callable[[], Needed],
-    ) -> None:
+    code: LocalTopologyCode
+    environments: Environments
+    checkpoints: CheckpointRemoval
+    directories: Directories
+    needed: Callable[[], Needed]
+
+    def __post_init__(self) -> None:
         super().__init__(
             "tidying",
             self._remove_unneeded,
@@ -49,26 +50,21 @@ class DiskCleanup(PeriodicThread):
             streak=FailureStreak(_PERIOD_SECS, _PERIOD_SECS),
             logger=log,
         )
-        self._code = code
-        self._environments = environments
-        self._checkpoints = checkpoints
-        self._directories = directories
-        self._needed = needed
 
     def _remove_unneeded(self) -> None:
-        for name in self._code.remove_unneeded(self._needed):
+        for name in self.code.remove_unneeded(self.needed):
             log.debug("%s is not needed here any more, and removed", name)
-        for name in self._checkpoints.remove_unneeded(lambda: self._needed().storm_ids):
+        for name in self.checkpoints.remove_unneeded(lambda: self.needed().storm_ids):
             log.info("the checkpoints %s are removed", name)
-        for identity in self._environments.remove_unused(self._identities):
+        for identity in self.environments.remove_unused(self._identities):
             log.debug("the environment %s is not needed here any more, and removed", identity)
 
     def _identities(self) -> set[str]:
         # A running worker may use older code, or the code is just being fetched.
-        found = self._directories.environments_in_use()
-        for storm_id in self._needed().storm_ids:
+        found = self.directories.environments_in_use()
+        for storm_id in self.needed().storm_ids:
             try:
-                identity = self._environments.identity(self._code.manifest(storm_id))
+                identity = self.environments.identity(self.code.manifest(storm_id))
             except SupervisorError:
                 continue
             if identity is not None:

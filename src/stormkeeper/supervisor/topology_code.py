@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -200,24 +201,19 @@ def _checksum(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
+@dataclass(eq=False)
 class PreparationThreads:
     """Prepares code and environments of workers on threads. Thread-safe.
 
     `answer` gets a slot's port and the answer to its request.
     """
 
-    def __init__(
-        self,
-        code: LocalTopologyCode,
-        environments: Environments,
-        answer: Callable[[int, Event], None],
-    ) -> None:
-        self._code = code
-        self._environments = environments
-        self._answer = answer
-        self._closed = threading.Event()
-        self._pythons: dict[str, Path] = {}
-        self._building: dict[str, str] = {}
+    code: LocalTopologyCode
+    environments: Environments
+    answer: Callable[[int, Event], None]
+    _closed: threading.Event = field(default_factory=threading.Event, init=False)
+    _pythons: dict[str, Path] = field(default_factory=dict, init=False)
+    _building: dict[str, str] = field(default_factory=dict, init=False)
 
     def begin(self, port: int, request: int, storm_id: str) -> None:
         """Fetch the code and build the environment on a thread."""
@@ -228,7 +224,7 @@ class PreparationThreads:
     def progress(self, storm_id: str) -> str | None:
         """Return pip's last step, perhaps empty; None if the code is not there yet."""
         building = self._building.get(storm_id)
-        return None if building is None else self._environments.progress(building)
+        return None if building is None else self.environments.progress(building)
 
     def python(self, storm_id: str) -> Path:
         """Return the Python of a prepared topology; raises `SupervisorError`."""
@@ -240,7 +236,7 @@ class PreparationThreads:
     def close(self) -> None:
         """Drop all answers, and cancel fetches and builds."""
         self._closed.set()
-        self._environments.close()
+        self.environments.close()
 
     def _run(self, port: int, request: int, storm_id: str) -> None:
         answer: Event = Prepared(request)
@@ -253,12 +249,12 @@ class PreparationThreads:
             log.exception("%s cannot be prepared, by a defect of Stormkeeper", storm_id)
             answer = PreparationFailed(request, f"an error of the supervisor: {error!r}")
         if not self._closed.is_set():
-            self._answer(port, answer)
+            self.answer(port, answer)
 
     def _prepare(self, storm_id: str) -> None:
         self._building.pop(storm_id, None)
-        self._code.fetch(storm_id, lambda: not self._closed.is_set())
-        manifest, unpacked = self._code.manifest(storm_id), self._code.unpacked(storm_id)
-        self._building[storm_id] = self._environments.identity(manifest) or ""
-        python = self._environments.python(manifest, unpacked, wait_secs=_WAIT_SECS)
+        self.code.fetch(storm_id, lambda: not self._closed.is_set())
+        manifest, unpacked = self.code.manifest(storm_id), self.code.unpacked(storm_id)
+        self._building[storm_id] = self.environments.identity(manifest) or ""
+        python = self.environments.python(manifest, unpacked, wait_secs=_WAIT_SECS)
         self._pythons[storm_id] = python

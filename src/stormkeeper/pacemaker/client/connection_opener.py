@@ -30,7 +30,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -82,30 +82,24 @@ class Identity:
     remedy: str
 
 
+@dataclass(eq=False)
 class ConnectionOpener:
     """Opens connections to a server, one at a time."""
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        *,
-        name: str,
-        try_timeout: float,
-        max_message_size: int,
-        tls: Contexts | None = None,
-        identity: Identity | None = None,
-    ) -> None:
-        self._host = host
-        self._peer = host_port(host, port)
-        self._name = name
-        self._try_timeout = try_timeout
-        self._max_message_size = max_message_size
-        self._tls = tls
-        self._identity = identity
-        self._dialer = Dialer(host, port, name=f"{name} lookup")
-        self._connection: PacemakerConnection | None = None
-        self._step: asyncio.Future[Any] | None = None
+    host: str
+    port: InitVar[int]
+    _: KW_ONLY
+    name: str
+    try_timeout: float
+    max_message_size: int
+    tls: Contexts | None = None
+    identity: Identity | None = None
+    _connection: PacemakerConnection | None = field(default=None, init=False)
+    _step: asyncio.Future[Any] | None = field(default=None, init=False)
+
+    def __post_init__(self, port: int) -> None:
+        self._peer = host_port(self.host, port)
+        self._dialer = Dialer(self.host, port, name=f"{self.name} lookup")
 
     async def open(self) -> PacemakerConnection:
         """Return a connection that is ready for requests.
@@ -115,8 +109,8 @@ class ConnectionOpener:
         """
         try:
             await self._connect(again=False)
-            if self._identity is not None:
-                await ClientAuthentication(self._peer, self._identity).run(self)
+            if self.identity is not None:
+                await ClientAuthentication(self._peer, self.identity).run(self)
         except BaseException:
             self._close()
             raise
@@ -130,7 +124,7 @@ class ConnectionOpener:
 
     async def receive(self) -> Message:
         assert self._connection is not None
-        timeout = self._try_timeout
+        timeout = self.try_timeout
         try:
             async with asyncio.timeout(timeout):
                 return await self._connection.next_message()
@@ -148,7 +142,7 @@ class ConnectionOpener:
             async with asyncio.timeout(STEP_TIMEOUT):
                 if self._step is not None:
                     await asyncio.wait([self._step])
-                step = run_in_thread(partial(_step, work), f"{self._name} authentication")
+                step = run_in_thread(partial(_step, work), f"{self.name} authentication")
                 self._step = step
                 return await asyncio.shield(step)
         except TimeoutError:
@@ -160,22 +154,22 @@ class ConnectionOpener:
 
     async def _connect(self, *, again: bool) -> None:
         try:
-            async with asyncio.timeout(self._try_timeout):
+            async with asyncio.timeout(self.try_timeout):
                 try:
                     connected = await self._dialer.connect(again=again)
                 except OSError as error:
                     raise PacemakerUnavailableError(describe_error(error)) from error
-                tls = self._tls
-                stream = None if tls is None else TlsStream(tls(), self._host, self._peer)
+                tls = self.tls
+                stream = None if tls is None else TlsStream(tls(), self.host, self._peer)
                 self._connection = PacemakerConnection(
                     connected,
                     peer=self._peer,
-                    max_message_size=self._max_message_size,
+                    max_message_size=self.max_message_size,
                     stream=stream,
                 )
                 await self._connection.shake_hands()
         except TimeoutError:
-            raise TimeoutError(f"no connection within {self._try_timeout:g} s") from None
+            raise TimeoutError(f"no connection within {self.try_timeout:g} s") from None
 
     def _close(self) -> None:
         gone, self._connection = self._connection, None
@@ -289,6 +283,7 @@ def _out_of_place(message: Message) -> RemoteProtocolError:
     return RemoteProtocolError(f"a message of type {message.type} came in the authentication")
 
 
+@dataclass(eq=False)
 class Dialer:
     """Connects to a server.
 
@@ -296,21 +291,14 @@ class Dialer:
     does not hide the others.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        *,
-        name: str,
-        resolve: Callable[[str, int, int], list[Candidate]] = resolve,
-    ) -> None:
-        self._host = host
-        self._port = port
-        self._name = name
-        self._resolve = resolve
-        self._attempts = 0
-        self._last: Candidate | None = None
-        self._lookup: asyncio.Future[list[Candidate]] | None = None
+    host: str
+    port: int
+    _: KW_ONLY
+    name: str
+    resolve: Callable[[str, int, int], list[Candidate]] = resolve
+    _attempts: int = field(default=0, init=False)
+    _last: Candidate | None = field(default=None, init=False)
+    _lookup: asyncio.Future[list[Candidate]] | None = field(default=None, init=False)
 
     async def connect(self, *, again: bool = False) -> socket.socket:
         """Return a connected socket, with `again` to the last address only.
@@ -330,7 +318,7 @@ class Dialer:
     async def _candidates(self) -> list[Candidate]:
         self._attempts += 1
         try:
-            found = self._resolve(self._host, self._port, socket.AI_NUMERICHOST)
+            found = self.resolve(self.host, self.port, socket.AI_NUMERICHOST)
         except socket.gaierror:
             found = await self._look_up()
         first = (self._attempts - 1) % len(found) if found else 0
@@ -340,8 +328,8 @@ class Dialer:
         """Look up the name; an abandoned attempt's lookup serves the next attempt."""
         try:
             if self._lookup is None:
-                work = partial(self._resolve, self._host, self._port, 0)
-                self._lookup = run_in_thread(work, self._name)
+                work = partial(self.resolve, self.host, self.port, 0)
+                self._lookup = run_in_thread(work, self.name)
         except RuntimeError as error:
             raise OSError(errno.EAGAIN, f"no thread to look up its name: {error}") from error
         lookup = self._lookup

@@ -20,7 +20,7 @@ connect, send, drop, settle. The rules:
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -178,32 +178,28 @@ class InFlight:
         return calls
 
 
+@dataclass(eq=False)
 class ClientProtocol:
     """State machine of a client of `peer`; connections authenticate with `method`, if any."""
 
-    def __init__(
-        self,
-        peer: str,
-        backoff: FailureStreak,
-        *,
-        try_timeout: float,
-        method: str | None = None,
-    ) -> None:
-        self._peer = peer
-        self._backoff = backoff
-        self._try_timeout = try_timeout
-        self._method = method
+    peer: str
+    backoff: FailureStreak
+    _: KW_ONLY
+    try_timeout: float
+    method: str | None = None
+    _waiting: deque[ClientCall] = field(default_factory=deque, init=False)
+    #: Unsettled calls, without the client's own question.
+    _open: dict[ClientCall, None] = field(default_factory=dict, init=False)
+    #: Empty before the first failure.
+    last_failure: str = field(default="", init=False)
+    #: The caller removes the effects.
+    effects: deque[Effect] = field(default_factory=deque, init=False)
+
+    def __post_init__(self) -> None:
         self.state = LinkState.DOWN
-        self._waiting: deque[ClientCall] = deque()
-        #: Unsettled calls, without the client's own question.
-        self._open: dict[ClientCall, None] = {}
-        #: Empty before the first failure.
-        self.last_failure = ""
         self._retry_at = float("-inf")
         #: When `passed` is due; possibly too early, never too late.
         self.alarm = NEVER
-        #: The caller removes the effects.
-        self.effects: deque[Effect] = deque()
         self._forget_connection()
 
     def _forget_connection(self) -> None:
@@ -219,7 +215,7 @@ class ClientProtocol:
 
     @property
     def suspect(self) -> bool:
-        return self._backoff.count > 0
+        return self.backoff.count > 0
 
     def retry_in(self, now: float) -> float:
         return max(0.0, self._retry_at - now) if self.state is LinkState.DOWN else 0.0
@@ -229,7 +225,7 @@ class ClientProtocol:
     def submit(self, call: ClientCall, now: float) -> None:
         """Take a call, to be settled by the deadline; raises `PacemakerClosedError`."""
         if self.state is LinkState.CLOSED:
-            raise PacemakerClosedError(f"the client of {self._peer} is closed")
+            raise PacemakerClosedError(f"the client of {self.peer} is closed")
         self._open[call] = None
         self._waiting.append(call)
         self._arm(call.deadline)
@@ -261,7 +257,7 @@ class ClientProtocol:
         self._forget_connection()
         if was_used or peer_at_fault:
             # The end of an idle connection is no failure.
-            self._retry_at = now + self._backoff.record()
+            self._retry_at = now + self.backoff.record()
             self.last_failure = reason
         for call in touched:
             if refusal is not None:
@@ -297,7 +293,7 @@ class ClientProtocol:
         if now < self.alarm:
             return
         if now >= self._stuck_at():
-            self.lost(f"no answer within {self._try_timeout:g} s", now)
+            self.lost(f"no answer within {self.try_timeout:g} s", now)
         for call in [call for call in self._open if now >= call.deadline]:
             self._give_up(call, self.last_failure if self.suspect else "no answer yet", now)
         self._waiting = deque(call for call in self._waiting if not call.settled)
@@ -322,7 +318,7 @@ class ClientProtocol:
             self.effects.append(Drop("the client was closed"))
         for call in list(self._open):
             error = PacemakerClosedError(
-                f"the client of {self._peer} was closed before"
+                f"the client of {self.peer} was closed before"
                 f" {type_name(call.kind)} {call.path} was answered"
             )
             self._settle(call, error)
@@ -347,7 +343,7 @@ class ClientProtocol:
         tries = "1 try" if call.tries == 1 else f"{call.tries} tries"
         kind = RemoteProtocolError if peer_at_fault else PacemakerUnavailableError
         error = kind(
-            f"{self._peer} did not answer {describe_request(call.kind, call.path)}"
+            f"{self.peer} did not answer {describe_request(call.kind, call.path)}"
             f" ({tries} in {now - call.started:.1f} s; {reason})"
         )
         self._settle(call, error)
@@ -357,7 +353,7 @@ class ClientProtocol:
 
     def _stuck_at(self) -> float:
         since = self._in_flight.silent_since()
-        return NEVER if since is None else since + self._try_timeout
+        return NEVER if since is None else since + self.try_timeout
 
     def _advance(self, now: float) -> None:
         if self.state is LinkState.UP:
@@ -396,17 +392,17 @@ class ClientProtocol:
         # Every Stormkeeper server has some extension.
         if bool(known) if extension is None else extension in known:
             return True
-        self._settle(call, unsupported(self._peer, call.kind, call.path))
+        self._settle(call, unsupported(self.peer, call.kind, call.path))
         return False
 
     def _answered(self, call: ClientCall, answer: Message) -> str | None:
-        self._backoff.reset()
+        self.backoff.reset()
         fault = fault_of(call.kind, answer)
         if fault is None and call.kind == MessageType.GET_PULSE and call.path == RESERVED_PATH:
             fault = self._read_description(call, answer)
         if fault is not None:
-            self._backoff.record()
-            self._settle(call, WrongAnswerError(f"{self._peer} broke the protocol: {fault}"))
+            self.backoff.record()
+            self._settle(call, WrongAnswerError(f"{self.peer} broke the protocol: {fault}"))
         elif answer.type == MessageType.NOT_AUTHORIZED:
             self._settle(call, self._refusal(call))
         else:
@@ -434,7 +430,7 @@ class ClientProtocol:
     def _refusal(self, call: ClientCall) -> NotAuthorizedError:
         is_question = call.kind == MessageType.GET_PULSE and call.path == RESERVED_PATH
         reads = False if is_question else self._may_read
-        return refusal(self._peer, call.kind, call.path, self._method, reads=reads)
+        return refusal(self.peer, call.kind, call.path, self.method, reads=reads)
 
 
 def ends_java(kind: int, path: str) -> bool:

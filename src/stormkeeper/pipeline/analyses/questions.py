@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -313,23 +313,17 @@ def _by_topologies(rows: pa.Table) -> Iterator[pa.Table]:
         yield rows.filter(pc.is_in(rows["storm_id"], topologies.slice(start, step)))
 
 
+@dataclass(eq=False)
 class Rounds:
     """Runs the analyses that are due, round after round; a failing analysis is skipped."""
 
-    def __init__(
-        self,
-        session: SparkSession,
-        questions: Sequence[Question],
-        clear_secs: Mapping[str, float],
-        look: Callable[[str], Tables | None],
-    ) -> None:
-        self._session = session
-        self._questions = questions
-        self._clear_secs = clear_secs
-        self._look = look
-        self._asked: dict[str, Asked] = {}
-        #: Errors of the last round, by rule.
-        self.failures: dict[str, Exception] = {}
+    session: SparkSession
+    questions: Sequence[Question]
+    clear_secs: Mapping[str, float]
+    look: Callable[[str], Tables | None]
+    _asked: dict[str, Asked] = field(default_factory=dict, init=False)
+    #: Errors of the last round, by rule.
+    failures: dict[str, Exception] = field(default_factory=dict, init=False)
 
     def next(self, previous: pa.Table, now: datetime, killed: Mapping[str, datetime]) -> pa.Table:
         """Return the alerts that follow; alerts of `killed` topologies, by id, end at that time."""
@@ -345,22 +339,22 @@ class Rounds:
         followed = next_alerts(
             previous,
             news,
-            known=[question.rule for question in self._questions],
+            known=[question.rule for question in self.questions],
             asked=found.keys(),
             now=now,
-            clear_secs=self._clear_secs,
+            clear_secs=self.clear_secs,
         )
         return pa.concat_tables([followed, ended])
 
     def _answers(self, now: datetime) -> Iterator[tuple[str, pa.Table | Exception]]:
-        for question in self._questions:
+        for question in self.questions:
             try:
                 # Read the manifest anew: replaced files are removed after some minutes.
-                found = self._look(question.query)
+                found = self.look(question.query)
                 asked = due(question, found, self._asked.get(question.rule), now)
                 if found is None or asked is None:
                     continue
-                answer = ask(self._session, question, found, now)
+                answer = ask(self.session, question, found, now)
                 self._asked[question.rule] = asked
             except Exception as error:
                 yield question.rule, error
