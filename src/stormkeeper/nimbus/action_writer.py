@@ -57,7 +57,7 @@ class ActionWriter:
         self._left = deque(sorted(self.actions, key=turn))
 
     def write(self, secs: float = inf) -> bool:
-        """Carry out actions for about so long; return whether all are done.
+        """Carry out actions for about so long, at least one; return whether all are done.
 
         After an error no further write begins; raises the first error.
         """

@@ -127,12 +127,14 @@ class _Counts:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Self:
-        slots = {(id_, port) for id_, each in cluster.supervisors.items() for port in each.ports}
+        ports = {id_: each.ports for id_, each in cluster.supervisors.items()}
+        slots = sum(map(len, ports.values()))
         launches = [one for each in cluster.topologies.values() for one in each.launches]
         return cls(
             cluster,
-            len(slots),
-            len(slots.difference(one.slot for one in launches)),
+            slots,
+            slots
+            - sum(port in ports.get(node, ()) for node, port in {one.slot for one in launches}),
             Counter(each.status.name.lower() for each in cluster.topologies.values()),
             # The status of workers that a Java Nimbus assigned is unknown.
             frozenset(one.claim for one in launches if one.queries and not one.is_released),

@@ -53,9 +53,8 @@ _IDLE_SHARE: Final = 4.0
 #: Between a change and its round: a caller writes several changes at once.
 _SETTLE_SECS: Final = 0.02
 
-#: A round ends after so long, but writes at least for some time.
+#: A round begins no other write after so long.
 _ROUND_SECS: Final = 0.6
-_WRITE_SECS: Final = 0.1
 
 
 @dataclass(eq=False)
@@ -136,7 +135,7 @@ class Scheduler:
             if plan is None or self._is_outdated(plan, rounds):
                 plan = self._planned(rounds)
                 plan.planned_secs = time.monotonic() - began
-            is_done = plan.writer.write(max(_WRITE_SECS, began + _ROUND_SECS - time.monotonic()))
+            is_done = plan.writer.write(began + _ROUND_SECS - time.monotonic())
             rounds.check()
         except NotLeaderError:
             raise

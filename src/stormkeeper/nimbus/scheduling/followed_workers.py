@@ -116,14 +116,15 @@ class AssignedWorkers:
         changed = [
             storm_id
             for storm_id, launches in all_launches.items()
-            if (known := seen.get(storm_id)) is None or known[0] is not launches
+            if (last := seen.get(storm_id)) is None or last[0] is not launches
         ]
         gone = [storm_id for storm_id in seen if storm_id not in all_launches]
+        known = dict[WorkerId, str]()
         before, deleted = dict[Claim, Since](), dict[str, Pulse[BeatFacts] | None]()
         for storm_id in (*gone, *(each for each in changed if each in seen)):
             for path in seen.pop(storm_id)[1]:
                 worker = self.by_path.pop(path)
-                before[worker.launch.claim] = worker.since
+                before[worker.launch.claim], known[worker.id] = worker.since, path
                 deleted[path] = self.unheard.pop(path, None)
                 node = worker.id.node
                 self.nodes[node] -= 1
@@ -131,12 +132,14 @@ class AssignedWorkers:
                     del self.nodes[node]
         for storm_id in changed:
             launches = all_launches[storm_id]
-            # The launches of Storm's Nimbus have no queries.
-            ours = (launch for launch in launches if launch.queries)
-            of = {paths.workerbeat(storm_id, *launch.slot): launch for launch in ours}
-            for path, launch in of.items():
+            of = dict[str, tuple[WorkerId, Launch]]()
+            for launch in launches:
+                # The launches of Storm's Nimbus have no queries.
+                if launch.queries:
+                    worker_id = WorkerId(storm_id, *launch.slot)
+                    of[known.get(worker_id) or paths.workerbeat(*worker_id)] = worker_id, launch
+            for path, (worker_id, launch) in of.items():
                 since = before.get(launch.claim) or first_look(launch, now, epoch)
-                worker_id = WorkerId(storm_id, *launch.slot)
                 self.by_path[path] = AssignedWorker(worker_id, launch, since)
                 self.nodes[launch.slot.node] += 1
                 self.unheard[path] = deleted.get(path)

@@ -214,10 +214,11 @@ class Placement:
 
     def take_one(self, capacity: Capacity) -> bool:
         """Take another slot; returns whether an allowed slot was free."""
-        left = self.fates.free_workers - self.slot_count
+        fates, needs = self.fates, self.fates.needs
+        topology = fates.topology
+        left = topology.workers - len(fates.kept) - self.slot_count
         if left <= 0:
             return False
-        needs = self.fates.needs
         # Else keep the slots left for machines that have none.
         is_spare = left > len(needs) - len(self.slots)
         for node in sorted(needs, key=self._urgency) if len(needs) > 1 else needs:
@@ -225,10 +226,7 @@ class Placement:
             if len(slots) == len(needs[node]) or (slots and not is_spare):
                 continue
             slot = capacity.take(
-                self.fates.topology.memory_mb,
-                self.workers,
-                not_on=self.fates.not_on,
-                only_on=node,
+                topology.memory_mb, self.workers, not_on=fates.not_on, only_on=node
             )
             if slot is not None:
                 self.slots.setdefault(node, []).append(slot)
