@@ -74,8 +74,10 @@ _LOOK_SECS: Final = 3600.0
 _END_SECS: Final = 5.0
 
 #: Between collections of old garbage. Python's own take over a second each for a large cluster's
-#: records, and come with the first round of a leader.
+#: records, and come with the first round of a leader. So records that have survived one collection
+#: are looked at again only each day, and when a leadership ends.
 _COLLECT_SECS: Final = 600.0
+_WHOLE_SECS: Final = 86_400.0
 _NEVER: Final = 2**31 - 1
 
 #: At the end, for calls in progress, and for clients to read the answers.
@@ -268,10 +270,17 @@ def _steady_clock() -> Callable[[], float]:
 
 
 def _garbage_thread() -> PeriodicThread:
-    def collect() -> None:
-        gc.collect()
+    last_whole = time.monotonic()
 
-    return PeriodicThread(
+    def collect() -> None:
+        nonlocal last_whole
+        if thread.was_woken or time.monotonic() - last_whole > _WHOLE_SECS:
+            last_whole = time.monotonic()
+            gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+
+    thread = PeriodicThread(
         "garbage",
         collect,
         period_secs=_COLLECT_SECS,
@@ -280,6 +289,7 @@ def _garbage_thread() -> PeriodicThread:
         settle_secs=1.0,
         logger=log,
     )
+    return thread
 
 
 @contextlib.contextmanager
