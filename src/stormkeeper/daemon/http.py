@@ -1,10 +1,10 @@
-"""Pages over HTTP, such as a daemon's metrics and health, in the daemon's event loop or a thread.
+"""Pages over HTTP, such as a daemon's metrics and health, in an event loop or thread.
 
 - The daemon's own work comes first: a connection carries a single request, limited in size and
   time, and then the endpoint rests `_REST` times as long as the request took.
 - Addresses take turns. At a limit, a new connection replaces the oldest, preferably one without a
   whole request, so that slow clients lock no others out.
-- Plain functions make pages on request. A page that reads files belongs in an `HttpThread`.
+- Plain functions make pages; one that reads files belongs in an `HttpThread`.
 
 h11 speaks the protocol (RFC 9112).
 """
@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import h11
 import psutil
@@ -226,7 +226,7 @@ class _Connection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(DEADLINE, self.transport.abort)
 
     def send(self, page: Page) -> None:
-        """Write the answer and half-close; further input is dropped."""
+        """Write the answer and half-close; drop further input."""
         self._has_asked, self.is_waiting = True, False
         self._timer.cancel()
         self._limit_time()
@@ -297,7 +297,7 @@ _FILES: Final = "/proc/self/fd"
 
 
 def metrics_page(*collectors: Collector) -> Callable[[str], Page]:
-    """Return a page of metrics, also of this process, in the format that a client accepts."""
+    """Return a page of metrics, also of this process, in the client's format."""
     # Our own registry adds no exemplars and no creation times.
     registry = CollectorRegistry(auto_describe=False)
     for collector in (*collectors, ProcessMetrics()):
@@ -308,6 +308,24 @@ def metrics_page(*collectors: Collector) -> Callable[[str], Page]:
         return Page(200, encode(registry), content_type)
 
     return page
+
+
+def figure(
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    prefix: str,
+    name: str,
+    text: str,
+    value: float | Mapping[Any, float | None],
+    *labels: str,
+) -> Metric:
+    """Return a metric of one or several values."""
+    if not isinstance(value, Mapping):
+        return kind(f"{prefix}{name}", text, float(value))
+    family = kind(f"{prefix}{name}", text, labels=labels)
+    for texts, each in value.items():
+        if each is not None:
+            family.add_metric([texts] if isinstance(texts, str) else texts, each)
+    return family
 
 
 def health_page(find_fault: Callable[[], str | None], healthy: str = "ok") -> Callable[[str], Page]:

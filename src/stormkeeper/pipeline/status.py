@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from stormkeeper.daemon.http import Page, health_page, metrics_page
+from stormkeeper.daemon.http import Page, figure, health_page, metrics_page
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.pipeline import rows, tables
@@ -280,6 +281,10 @@ def _unhealthy(seen: PipelineStatus, now: float) -> str | None:
     return f"Spark has been starting for {ago:.0f} s" if ago > MAX_START else None
 
 
+_gauge: Final = partial(figure, GaugeMetricFamily, PREFIX)
+_counter: Final = partial(figure, CounterMetricFamily, PREFIX)
+
+
 @dataclass(eq=False)
 class _PipelineMetrics(Collector):
     seen: Callable[[], PipelineStatus]
@@ -287,85 +292,46 @@ class _PipelineMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         seen = self.seen()  # once, so that all figures are of one moment
-        ready = GaugeMetricFamily(
-            f"{PREFIX}ready",
+        yield _gauge(
+            "ready",
             "Whether the tables are of the present, and of at least one Pacemaker.",
-            float(self.unready(seen) is None),
+            self.unready(seen) is None,
         )
-        yield ready
-        batches = CounterMetricFamily(f"{PREFIX}batches", "Batches published.", labels=["query"])
-        newest = GaugeMetricFamily(
-            f"{PREFIX}last_batch_timestamp_seconds",
+        batches = {query: seen.batches[query] for query in seen.published_at}
+        yield _counter("batches", "Batches published.", batches, "query")
+        yield _gauge(
+            "last_batch_timestamp_seconds",
             "When the newest batch was published, since the epoch.",
-            labels=["query"],
+            {query: at for query, (_, at) in seen.published_at.items()},
+            "query",
         )
-        for query, (_, at) in seen.published_at.items():
-            batches.add_metric([query], seen.batches[query])
-            newest.add_metric([query], at)
-        yield from (batches, newest)
         if LIVENESS in seen.published_at:
-            workers = GaugeMetricFamily(
-                f"{PREFIX}workers", "Workers in the newest batch.", labels=["status"]
-            )
-            for status in Status:
-                if status is Status.UNPROVEN:  # late and stale in the table
-                    continue
-                workers.add_metric([status], seen.workers.get(status, 0))
-            yield workers
-            yield GaugeMetricFamily(
-                f"{PREFIX}workers_stale",
+            workers = {status: seen.workers.get(status, 0) for status in Status}
+            del workers[Status.UNPROVEN]  # late and stale in the table
+            yield _gauge("workers", "Workers in the newest batch.", workers, "status")
+            yield _gauge(
+                "workers_stale",
                 "Workers silent for longer than the timeout, without proof that they are dead.",
                 seen.stale,
             )
-        yield GaugeMetricFamily(
-            f"{PREFIX}unnamed_topologies",
+        yield _gauge(
+            "unnamed_topologies",
             "Topologies of which neither workers nor Nimbus have named all components.",
             seen.unnamed,
         )
-        yield CounterMetricFamily(
-            f"{PREFIX}nimbus_failures", "Questions to Nimbus that failed.", seen.unanswered
-        )
+        yield _counter("nimbus_failures", "Questions to Nimbus that failed.", seen.unanswered)
         if seen.alerts:
-            yield from _alerts(seen)
-        yield from _servers(seen)
-
-
-def _alerts(seen: PipelineStatus) -> Iterator[Metric]:
-    alerts = GaugeMetricFamily(
-        f"{PREFIX}alerts", "Alerts that are open.", labels=["rule", "severity"]
-    )
-    for kind, count in seen.alerts.items():
-        alerts.add_metric(kind, count)
-    failures = CounterMetricFamily(
-        f"{PREFIX}analysis_failures", "Times that an analysis failed.", labels=["rule"]
-    )
-    for rule, count in seen.failures.items():
-        failures.add_metric([rule], count)
-    yield from (alerts, failures)
-    if seen.alerted_at is not None:
-        yield GaugeMetricFamily(
-            f"{PREFIX}last_analyses_timestamp_seconds",
-            "When the newest round of analyses was published, since the epoch.",
-            seen.alerted_at,
-        )
-
-
-def _servers(seen: PipelineStatus) -> Iterator[Metric]:
-    reachable = GaugeMetricFamily(
-        f"{PREFIX}server_reachable", "Whether a Pacemaker could be read.", labels=["server"]
-    )
-    horizon = GaugeMetricFamily(
-        f"{PREFIX}server_horizon_seconds",
-        "Time for which a Pacemaker could receive and keep pulses without a break.",
-        labels=["server"],
-    )
-    pulses = GaugeMetricFamily(
-        f"{PREFIX}server_pulses", "Pulses that a Pacemaker holds.", labels=["server"]
-    )
-    for name, server in seen.servers.items():
-        reachable.add_metric([name], server.reason is None)
-        if server.horizon_secs is not None:
-            horizon.add_metric([name], server.horizon_secs)
-        if server.keys is not None:
-            pulses.add_metric([name], server.keys)
-    yield from (reachable, horizon, pulses)
+            yield _gauge("alerts", "Alerts that are open.", seen.alerts, "rule", "severity")
+            failures = seen.failures
+            yield _counter("analysis_failures", "Times that an analysis failed.", failures, "rule")
+            if seen.alerted_at is not None:
+                text = "When the newest round of analyses was published, since the epoch."
+                yield _gauge("last_analyses_timestamp_seconds", text, seen.alerted_at)
+        servers = seen.servers.items()
+        reached = {name: one.reason is None for name, one in servers}
+        yield _gauge("server_reachable", "Whether a Pacemaker could be read.", reached, "server")
+        horizons = {name: one.horizon_secs for name, one in servers}
+        text = "Time for which a Pacemaker could receive and keep pulses without a break."
+        yield _gauge("server_horizon_seconds", text, horizons, "server")
+        pulses = {name: one.keys for name, one in servers}
+        yield _gauge("server_pulses", "Pulses that a Pacemaker holds.", pulses, "server")

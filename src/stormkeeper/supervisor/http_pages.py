@@ -23,6 +23,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -31,7 +32,7 @@ from urllib.parse import parse_qs
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from stormkeeper.daemon.http import TEXT, Page, health_page, metrics_page, refusal
+from stormkeeper.daemon.http import TEXT, Page, figure, health_page, metrics_page, refusal
 from stormkeeper.supervisor.slots import SlotState, SlotStatus
 from stormkeeper.supervisor.topology_code import LocalTopologyCode
 
@@ -336,6 +337,10 @@ def slot_lines(status: SupervisorStatus) -> Iterator[str]:
         yield f"{storm_id} {FOREIGN}"
 
 
+_gauge: Final = partial(figure, GaugeMetricFamily, PREFIX)
+_counter: Final = partial(figure, CounterMetricFamily, PREFIX)
+
+
 @dataclass(eq=False)  # a registry hashes collectors
 class _SupervisorMetrics(Collector):
     _status: Callable[[], SupervisorStatus]
@@ -343,28 +348,18 @@ class _SupervisorMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         status = self._status()
-        yield GaugeMetricFamily(
-            f"{PREFIX}ready", "Whether it takes new work.", float(self._unready() is None)
-        )
-        slots = GaugeMetricFamily(
-            f"{PREFIX}slots", "Slots, by what they are doing.", labels=["state"]
-        )
-        for state in SlotState:
-            is_in_it = [slot.state is state for slot in status.slots.values()]
-            slots.add_metric([state.name.lower()], sum(is_in_it))
-        yield slots
-        memory = GaugeMetricFamily(
-            f"{PREFIX}worker_memory_bytes",
+        yield _gauge("ready", "Whether it takes new work.", self._unready() is None)
+        states = [slot.state for slot in status.slots.values()]
+        in_state = {state.name.lower(): states.count(state) for state in SlotState}
+        yield _gauge("slots", "Slots, by what they are doing.", in_state, "state")
+        yield _gauge(
+            "worker_memory_bytes",
             "Memory of a worker with all that it started; a page that several share counts once.",
-            labels=["port"],
+            {str(port): size for port, size in sorted(status.memory.items())},
+            "port",
         )
-        for port, size in sorted(status.memory.items()):
-            memory.add_metric([str(port)], size)
-        yield memory
-        yield CounterMetricFamily(f"{PREFIX}launches", "Workers started.", status.starts)
-        yield CounterMetricFamily(
-            f"{PREFIX}crashes", "Workers that ended unasked, or had to be ended.", status.crashes
-        )
-        yield CounterMetricFamily(
-            f"{PREFIX}problems", "What kept slots from their work, such as code.", status.problems
-        )
+        yield _counter("launches", "Workers started.", status.starts)
+        text = "Workers that ended unasked, or had to be ended."
+        yield _counter("crashes", text, status.crashes)
+        text = "What kept slots from their work, such as code."
+        yield _counter("problems", text, status.problems)
