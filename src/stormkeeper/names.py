@@ -72,6 +72,10 @@ def printable(text: str, keep: str = "") -> str:
     )
 
 
+def as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def name_fault(name: str) -> str | None:
     try:
         name.encode()

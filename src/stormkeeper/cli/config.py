@@ -15,6 +15,7 @@ from stormkeeper.cli.options import Fault, Group, command, examples, exit_with, 
 from stormkeeper.cli.output import note, print_json
 from stormkeeper.daemon.logs import counted
 from stormkeeper.extras import installed_version
+from stormkeeper.names import as_text
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Finding
@@ -152,13 +153,11 @@ def as_java(value: Any) -> str:
     """Return a value as Java's ``toString``, which Storm prints."""
     if value is None:
         return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, list):
         return f"[{', '.join(map(as_java, value))}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{as_java(k)}={as_java(v)}' for k, v in value.items())}}}"
-    return str(value)
+    return as_text(value)
 
 
 def _java_version() -> str | None:

@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,22 +190,12 @@ def kill_workers(as_json: bool) -> None:
             note("a supervisor runs here, and will start its workers again")
         ended = end_workers(directories, SlotTimeouts.from_conf(conf).grace)
     if as_json:
-        values = [
-            {
-                "worker_id": one.worker_id,
-                "topology": one.storm_id,
-                "port": one.port,
-                "pid": one.pid,
-                "by_force": one.by_force,
-            }
-            for one in ended
-        ]
-        print_json(values)
+        print_json([asdict(one) for one in ended])
     elif not ended:
         click.echo("no worker runs here")
     else:
         for one in ended:
-            whose = f"of {one.storm_id} in slot {one.port}" if one.storm_id else "of unknown origin"
+            whose = f"of {one.topology} in slot {one.port}" if one.topology else "of unknown origin"
             how = ", by force" if one.by_force else ""
             click.echo(f"ended the worker {one.worker_id} {whose}{how}")
 

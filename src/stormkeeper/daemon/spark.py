@@ -32,6 +32,7 @@ from stormkeeper.daemon import spark_callbacks, spark_environment
 from stormkeeper.daemon.logs import is_json
 from stormkeeper.daemon.periodic import FailureStreak
 from stormkeeper.errors import EngineError
+from stormkeeper.names import as_text
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def settings(
 
     JVM options of the configuration replace ours and `java_options`.
     """
-    given = {k: _text(v) for k, v in conf.items() if k.startswith("spark.") and v is not None}
+    given = {k: as_text(v) for k, v in conf.items() if k.startswith("spark.") and v is not None}
     chosen = {
         "spark.app.name": app_name,
         "spark.master": "local[*]",
@@ -356,12 +357,6 @@ def _local_cores(master: str) -> int:
         return 1
     named = re.match(r"local\[(\d+)", master)
     return max(1, min(int(named[1]) if named else os.cpu_count() or 1, 8))
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
 
 
 #: PySpark's arguments for the JVM, and their default.

@@ -26,6 +26,7 @@ import msgspec
 from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import folder
 from stormkeeper.errors import ConfigError, SupervisorError
+from stormkeeper.names import as_text
 from stormkeeper.supervisor import process_table
 from stormkeeper.supervisor.disk import PACKAGE, PYTHON, Directories, saved_slots
 from stormkeeper.supervisor.process_table import ControlGroups, Process, ProcessId, members
@@ -164,13 +165,9 @@ def _environment(conf: Conf, python: Path, temporary: Path) -> dict[str, str]:
         # Removed with the worker's folder.
         "TMPDIR": str(temporary),
         "SPARK_LOCAL_DIRS": str(temporary),
-        **{name: _text(value) for name, value in chosen.items()},
+        **{name: as_text(value) for name, value in chosen.items()},
         "PYSPARK_PYTHON": str(python),
     }
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _write(file: Path, data: bytes) -> None:
@@ -414,7 +411,7 @@ class EndedWorker:
     """A worker that `end_workers` has ended; topology and port are None without a record."""
 
     worker_id: str
-    storm_id: str | None
+    topology: str | None
     port: int | None
     #: None if the main process had ended before.
     pid: int | None

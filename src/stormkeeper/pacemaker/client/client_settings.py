@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from stormkeeper.conf import Address, Conf
+from stormkeeper.names import as_text
 from stormkeeper.pacemaker.client import client_tls
 from stormkeeper.pacemaker.client.connection_opener import Identity
 from stormkeeper.pacemaker.client.pacemaker_client import PacemakerClient
@@ -77,7 +78,7 @@ def access_of(conf: Conf) -> dict[str, str]:
     from stormkeeper.sasl.jaas import login_file  # noqa: PLC0415 - with NONE not needed
 
     changed = conf.changed()
-    access: dict[str, str] = {key: _text(changed[key]) for key in KEYS if key in changed}
+    access: dict[str, str] = {key: as_text(changed[key]) for key in KEYS if key in changed}
     if conf[_METHOD] != "NONE":
         file = login_file(conf)
         if file is not None:
@@ -101,10 +102,6 @@ def of_texts(given: Mapping[str, str]) -> ClientSettings:
 
     overrides = [f"{key}={value}" for key, value in given.items()]
     return ClientSettings.of(load(files=(), overrides=overrides))
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _identity(conf: Conf, host: str) -> Identity:
