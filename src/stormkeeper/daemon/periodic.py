@@ -11,15 +11,36 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from stormkeeper.errors import NotLeaderError, StateClosedError, StormkeeperError
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 #: Errors that end a thread quietly.
 _ENDS: Final = (NotLeaderError, StateClosedError)
+
+
+def in_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """Run work in a daemon thread, which the process's end does not await.
+
+    Raises `RuntimeError` if no thread starts.
+    """
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()  # not cancellable any more
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return done
 
 
 @dataclass(eq=False)

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,7 @@ from stormkeeper.client.nimbus_connection import NimbusConnection, connect
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.children import GrowingLog
 from stormkeeper.daemon.logs import CONTINUED
+from stormkeeper.daemon.periodic import in_thread
 from stormkeeper.errors import LocalClusterError, RpcError, StormkeeperError
 from stormkeeper.local import run_plan
 from stormkeeper.local.run_plan import RunRequest
@@ -100,37 +102,30 @@ class Submission:
         self._request = request
         self._finding_secs = finding_secs
         self._closing = threading.Event()
-        self._error: BaseException | None = None
+        self._work: Future[None] | None = None
         #: Once Nimbus has accepted the topology.
         self.name = self.storm_id = ""
         #: Nimbus's last answer.
         self.nimbus_view: topology_view.TopologyView | None = None
-        self._thread = threading.Thread(target=self._run, name="submission", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self._work = in_thread(self._submit_and_follow, "submission")
 
     def check(self) -> None:
         """Raise the error that kept the topology from being submitted, if any."""
-        if self._error is not None:
-            raise self._error
+        if self._work is not None and self._work.done():
+            self._work.result()
 
     def close(self) -> None:
         """Stop following the topology, and cancel a submission that is not sent yet."""
         self._closing.set()
-        if self._thread.ident is not None:
-            self._thread.join(_END_SECS)
+        if self._work is not None:
+            wait([self._work], _END_SECS)
 
     def kill(self) -> None:
         """Have Nimbus kill the topology at once; does not wait for an election."""
         with connect(self._cluster, finding_secs=_FINDING_SECS, say=_refuse) as connection:
             topology_commands.kill(connection, self.name, 0)
-
-    def _run(self) -> None:
-        try:
-            self._submit_and_follow()
-        except BaseException as error:
-            self._error = error
 
     def _submit_and_follow(self) -> None:
         request = self._request

@@ -6,10 +6,10 @@ import contextlib
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
+from functools import partial
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -24,6 +24,7 @@ from stormkeeper.daemon import spark_callbacks, spark_environment
 from stormkeeper.daemon.http import HttpThread
 from stormkeeper.daemon.lifecycle import StopSignals, announce
 from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.daemon.periodic import in_thread
 from stormkeeper.daemon.sockets import address_of, listen
 from stormkeeper.errors import EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
@@ -236,17 +237,7 @@ def _run_session(
 
 def _register(session: SparkSession, stop: StopSignals) -> None:
     """Register the source in a thread, as the check waits for an executor; return at a stop."""
-    done: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            register(session)
-        except BaseException as error:
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    threading.Thread(target=run, name="pipeline-register", daemon=True).start()
+    done = in_thread(partial(register, session), "pipeline-register")
     while not (done.done() or stop.stopped):
         wait([done], _POLL_SECS)
     if done.done():

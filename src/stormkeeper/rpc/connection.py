@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import errno
 import socket
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from stormkeeper.conf.address import Address
+from stormkeeper.daemon.periodic import in_thread
 from stormkeeper.daemon.sockets import (
     Candidate,
     check_not_itself,
@@ -207,23 +208,11 @@ def _look_up(address: Address, deadline: float) -> list[Candidate]:
         return resolve(address.host, address.port, socket.AI_NUMERICHOST)
     except socket.gaierror:
         pass
-    # A thread waits, as the resolver has no timeout.
-    found: list[list[Candidate] | OSError] = []
-
-    def look_up() -> None:
-        try:
-            found.append(resolve(address.host, address.port))
-        except OSError as error:
-            found.append(error)
-
-    thread = threading.Thread(target=look_up, name=f"rpc-lookup-{address.host}", daemon=True)
     try:
-        thread.start()
+        # A thread waits, as the resolver has no timeout.
+        found = in_thread(partial(resolve, address.host, address.port), f"lookup-{address.host}")
+        return found.result(max(0.0, deadline - time.monotonic()))
     except RuntimeError as error:  # the system's limit of threads
         raise OSError(errno.EAGAIN, f"no thread to look up its name: {error}") from error
-    thread.join(max(0.0, deadline - time.monotonic()))
-    if not found:
-        raise OSError(errno.ETIMEDOUT, "its name was not looked up in time")
-    if isinstance(found[0], OSError):
-        raise found[0]
-    return found[0]
+    except TimeoutError:
+        raise OSError(errno.ETIMEDOUT, "its name was not looked up in time") from None

@@ -6,9 +6,9 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
+from stormkeeper.daemon.periodic import in_thread
 from stormkeeper.errors import PacemakerUnavailableError
 
 log = logging.getLogger(__name__)
@@ -94,26 +94,8 @@ class ClientEventLoop:
 
 
 def run_in_thread(work: Callable[[], T], name: str) -> "asyncio.Future[T]":
-    """Run blocking work in a daemon thread, which does not delay the end of the process.
-
-    Raises `RuntimeError` if no thread starts.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    # The error counts as retrieved, even if the waiting attempt was abandoned.
+    """Run work as `in_thread` does."""
+    future = asyncio.wrap_future(in_thread(work, name))
+    # The error of an abandoned attempt counts as retrieved.
     future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-
-    def settle(settle_future: Callable[[Any], None], outcome: object) -> None:
-        if not future.cancelled():
-            settle_future(outcome)
-
-    def run() -> None:
-        try:
-            ended = partial(settle, future.set_result, work())
-        except Exception as error:
-            ended = partial(settle, future.set_exception, error)
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(ended)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
     return future
