@@ -152,6 +152,14 @@ def test_a_damaged_blob_is_not_there_after_a_start(store, damage, caplog):
     assert files(store.folder / "keys") == {"b.json"}
 
 
+def test_a_check_changes_the_revision_only_for_lost_blobs(store):
+    put(store, "a", b"data")
+    revision = store.revision
+    assert (store.verify(), store.revision) == ([], revision)
+    shutil.rmtree(store.folder / "data")
+    assert (store.verify(), store.revision) == (["a"], revision + 1)
+
+
 def test_a_folder_has_one_process_at_a_time(store):
     with pytest.raises(BlobStorageError, match=r"another process keeps its blobs.*blobstore\.dir"):
         BlobStore(store.folder)

@@ -266,7 +266,7 @@ class BlobStore:
         lost = sorted(key for key, each in self._records.items() if each.sha256 in checksums)
         for key in lost:
             del self._records[key]
-        self.revision += 1
+        self.revision += bool(lost)
         self.losses += len(lost)
         return lost
 

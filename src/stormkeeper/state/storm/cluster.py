@@ -178,7 +178,9 @@ class StormReads(
             log.debug("no heartbeats were read: %s", error)
         return ClusterSnapshot(
             **{each.name: getattr(records, each.name) for each in fields(records)}
-            | {"ended": {**records.ended, **ended}, "claimed": {**records.claimed, **claimed}},
+            # Unchanged names stay the same object.
+            | {"ended": {**records.ended, **ended} if ended else records.ended}
+            | {"claimed": {**records.claimed, **claimed} if claimed else records.claimed},
             heartbeats=beats,
             heartbeats_at=began,
         )
