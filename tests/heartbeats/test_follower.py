@@ -11,13 +11,14 @@ from msgspec.structs import astuple
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError, SerializationError
+from stormkeeper.heartbeats import follower
 from stormkeeper.heartbeats.follower import HeartbeatFollower, Pulse
 from stormkeeper.heartbeats.stores import PacemakerHeartbeats
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.pacemaker.client.server_reads import ServerContents
 from stormkeeper.pacemaker.wire.messages import TOMBSTONE
-from support.followed import TOLERANCE_SECS, StorePool
+from support.followed import TOLERANCE_SECS, StorePool, everything
 from support.heartbeats import path
 from support.questions import Clock
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
@@ -116,7 +117,7 @@ class History(RuleBasedStateMachine):
         if not getattr(self, "is_read", False):
             return
         expected = {w: one for w, (_, _, one) in self.known.items() if one.size != TOMBSTONE}
-        found = dict(self.follower.items())
+        found = everything(self.follower)
         assert {w: (one.server, one.revision, one.size) for w, one in found.items()} == {
             w: (one.server, one.revision, one.size) for w, one in expected.items()
         }
@@ -232,6 +233,29 @@ def test_changes_come_with_values_decoded_once(two, heartbeats):
     assert sorted(decoded) == [b"1", b"2", b"3", b"x"]
 
 
+@pytest.mark.parametrize("most", [0, 1 << 20])
+def test_a_reading_ends_though_workers_beat_while_it_decodes(most, monkeypatch):
+    monkeypatch.setattr(follower, "_MOST_WAITING", most)
+    pool = StorePool(1, limit=1)
+    (server,) = pool.clients.values()
+    decoded = []
+
+    def decode(value):
+        decoded.append(value)
+        if len(decoded) < 100:
+            # The worker that was read beats again.
+            server.store.put(PATHS[int(value) % 2].encode(), b"%d" % (int(value) + 2))
+        return int(value)
+
+    for value in (0, 1):
+        server.store.put(PATHS[value].encode(), b"%d" % value)
+    mirror = pool.follower(decode=decode)
+    mirror.refresh()
+    # Without waiting at all, a reading ends when the workers do.
+    assert len(decoded) == (2 if most else 101)
+    assert everything(mirror).keys() == set(PATHS[:2])
+
+
 def test_without_values_only_javas_are_decoded(two, heartbeats):
     send(two[0], PATHS[0], b"1")
     ours = heartbeats.follower(number, values=False)
@@ -268,7 +292,7 @@ def test_pulses_outlive_their_server_and_leave_it(two, heartbeats):
     assert follower.get(PATHS[1]).server == two[0].address
     heartbeats.remove(PATHS[0])
     assert follower.refresh().changed == {PATHS[0]}
-    assert (PATHS[0] in follower, len(follower)) == (False, 1)
+    assert everything(follower).keys() == {PATHS[1]}
     assert [(where, one.last.size) for where, one in follower.deleted_after(0)] == [(PATHS[0], 2)]
 
 
@@ -286,7 +310,7 @@ def test_a_java_pacemaker_is_read_as_a_whole(two):
             assert follower.refresh().changed == set()
             java.store = {PATHS[0]: b"5"}
             assert follower.refresh().changed == set(PATHS[:2])
-            assert {where: one.value for where, one in follower.items()} == {
+            assert {where: one.value for where, one in everything(follower).items()} == {
                 PATHS[0]: 5,
                 PATHS[2]: 3,
             }
@@ -304,7 +328,7 @@ def test_silent_pulses_of_nobody_are_forgotten():
     assert follower.refresh().changed == set()
     clock.now += 2
     assert follower.refresh().changed == {PATHS[0]}
-    assert len(follower) == 0
+    assert everything(follower) == {}
 
 
 def test_callers_share_a_reading_that_began_after_their_calls():

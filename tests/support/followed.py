@@ -104,6 +104,11 @@ class StorePool:
         }
 
 
+def everything(follower):
+    """Return all pulses of a follower by path."""
+    return dict(item for order in follower.by_receipt() for item in order)
+
+
 class WholeReadings:
     """Readings as a test sets them, which a follower takes as a whole."""
 

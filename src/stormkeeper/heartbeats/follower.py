@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -44,6 +45,9 @@ _MOST_DELETED: Final = 200_000
 
 #: Between the times of two answers: pulses may stand in the wrong order by so much.
 _DISORDER_SECS: Final = 1.0
+
+#: Bytes that wait for the end of a reading to be decoded.
+_MOST_WAITING: Final = 64 * 1024 * 1024
 
 #: For a reading that another caller began: longer than its own deadlines.
 _PATIENCE_SECS: Final = 60.0
@@ -160,6 +164,7 @@ class HeartbeatFollower(Generic[V]):
         self._hashes: dict[str, int] = {}
         self._reading = threading.Lock()
         self._begun = 0
+        self._waiting = 0
         self._outcome: Future[Refreshed] = Future()
 
     @property
@@ -172,13 +177,6 @@ class HeartbeatFollower(Generic[V]):
         """The paths of pulses of Java Pacemakers, which have no age; hold `lock`."""
         return self._hashes.keys()
 
-    def __len__(self) -> int:
-        with self.lock:
-            return sum(len(server.pulses) for server in self._servers.values())
-
-    def __contains__(self, path: str) -> bool:
-        return self.get(path) is not None
-
     def get(self, path: str) -> Pulse[V] | None:
         with self.lock:
             for server in self._servers.values():
@@ -186,11 +184,6 @@ class HeartbeatFollower(Generic[V]):
                 if pulse is not None:
                     return pulse
         return None
-
-    def items(self) -> Iterator[tuple[str, Pulse[V]]]:
-        """Yield all pulses; hold `lock`."""
-        for server in self._servers.values():
-            yield from server.pulses.items()
 
     def silent(self, for_secs: float, at: float) -> Iterator[tuple[str, Pulse[V]]]:
         """Yield the pulses older than `for_secs` at a time of the clock, without those of Java.
@@ -232,10 +225,13 @@ class HeartbeatFollower(Generic[V]):
                 return
             yield path, deletion
 
-    def refresh(self, *, hurried: bool = False) -> Refreshed:
+    def refresh(
+        self, *, hurried: bool = False, pause: Callable[[], None] = lambda: None
+    ) -> Refreshed:
         """Read what has changed; errors and `hurried` as of `HeartbeatStore.read_all`.
 
-        Concurrent callers share a reading, which began after their calls, and its error.
+        Concurrent callers share a reading, which began after their calls, and its error. `pause` is
+        called between pages, after the reading.
         """
         before = self._begun
         if not self._reading.acquire(timeout=_PATIENCE_SECS):
@@ -247,7 +243,7 @@ class HeartbeatFollower(Generic[V]):
                 self._begun += 1
                 self._outcome = Future()
                 try:
-                    self._outcome.set_result(self._refresh(hurried=hurried))
+                    self._outcome.set_result(self._refresh(pause, hurried=hurried))
                 except BaseException as error:
                     self._outcome.set_exception(error)
             outcome = self._outcome
@@ -255,7 +251,7 @@ class HeartbeatFollower(Generic[V]):
             self._reading.release()
         return outcome.result()
 
-    def _refresh(self, *, hurried: bool) -> Refreshed:
+    def _refresh(self, pause: Callable[[], None], *, hurried: bool) -> Refreshed:
         began = self.clock()
         changes = None
         if self._pool is not None and self.reads_changes:
@@ -265,6 +261,13 @@ class HeartbeatFollower(Generic[V]):
             found = self._read_all(self._path, values=values, hurried=hurried)
             return self._take_all(found, began)
         took = self.clock() - began
+        pages: dict[Address, list[_Page[V]]] = {}
+        for address, answer in changes.items():
+            if isinstance(answer, ServerChanges):
+                pages[address] = []
+                for unpack in answer.pages:
+                    pause()
+                    pages[address].append(unpack())
         changed: set[str] = set()
         coverage: dict[str, Coverage] = {}
         with self.lock:
@@ -273,7 +276,7 @@ class HeartbeatFollower(Generic[V]):
                 name = str(address)
                 self._server(name)
                 if isinstance(answer, ServerChanges):
-                    self._take_changes(name, answer, changed)
+                    self._take_changes(name, answer, pages[address], changed)
                     coverage[name] = Coverage.of(answer.info, seconds_ago=took)
                 else:
                     coverage[name] = Coverage.of(answer)
@@ -281,7 +284,8 @@ class HeartbeatFollower(Generic[V]):
 
     def _changes(
         self, pool: PacemakerPool, *, hurried: bool
-    ) -> dict[Address, ServerChanges[_Page[V]] | StormkeeperError | None]:
+    ) -> dict[Address, ServerChanges[Callable[[], _Page[V]]] | StormkeeperError | None]:
+        self._waiting = 0
         positions = {
             address: (known.position.instance, known.position.revision)
             for address in pool.clients
@@ -290,7 +294,7 @@ class HeartbeatFollower(Generic[V]):
         return pool.changes(
             self._path,
             positions,
-            self._unpack,
+            self._unpack_later,
             values=self._has_values,
             hurried=hurried,
             clock=self.clock,
@@ -299,12 +303,11 @@ class HeartbeatFollower(Generic[V]):
     def _ended(
         self, began: float, changed: set[str], coverage: Mapping[str, Coverage]
     ) -> Refreshed:
+        old = [path for path, _ in self.silent(self._forget_secs, began)]
         for server in self._servers.values():
-            old = [path for path, _ in _older(server.pulses, began - self._forget_secs)]
-            for path in old:
-                del server.pulses[path]
-            self._forget_moves(old)
-            changed.update(old)
+            deque(map(server.pulses.pop, old, repeat(None)), maxlen=0)
+        self._forget_moves(old)
+        changed.update(old)
         while self._deletions:
             path, oldest = next(iter(self._deletions.items()))
             if len(self._deletions) <= _MOST_DELETED and oldest.noted_at >= began - _DELETED_SECS:
@@ -313,6 +316,17 @@ class HeartbeatFollower(Generic[V]):
             self._forget_moves([path])
         self.coverage = coverage
         return Refreshed(began, changed, coverage)
+
+    def _unpack_later(
+        self, address: Address, page: Changes[str], read_at: float
+    ) -> Callable[[], _Page[V]]:
+        """Return how to unpack a page once the reading has caught up with the workers."""
+        self._waiting += sum(page.columns.sizes)
+        unpack = partial(self._unpack, address, page, read_at)
+        if self._waiting <= _MOST_WAITING:
+            return unpack
+        unpacked = unpack()
+        return lambda: unpacked
 
     def _unpack(self, address: Address, page: Changes[str], read_at: float) -> _Page[V]:
         paths, revisions, ages_ms, sizes, details = page.columns
@@ -337,12 +351,14 @@ class HeartbeatFollower(Generic[V]):
         except SerializationError as error:
             return error.with_traceback(None)
 
-    def _take_changes(self, name: str, answer: ServerChanges[_Page[V]], changed: set[str]) -> None:
+    def _take_changes(
+        self, name: str, answer: ServerChanges[Any], pages: list[_Page[V]], changed: set[str]
+    ) -> None:
         server = self._server(name)
         if answer.is_anew:
-            listed = {path for page in answer.pages for path in page.pulses}
+            listed = {path for page in pages for path in page.pulses}
             self._delete_unlisted(name, server, answer.instance, listed, changed)
-        for pulses, deleted, is_in_order in answer.pages:
+        for pulses, deleted, is_in_order in pages:
             if answer.is_anew:
                 # The server says again what is known.
                 for path in server.pulses.keys() & pulses.keys():
@@ -521,12 +537,3 @@ class HeartbeatFollower(Generic[V]):
 
 def _receipt(item: tuple[str, Pulse[V]]) -> float:
     return item[1].received_at or 0.0
-
-
-def _older(pulses: Mapping[str, Pulse[V]], than: float) -> Iterable[tuple[str, Pulse[V]]]:
-    for path, pulse in pulses.items():
-        received_at = pulse.received_at
-        if received_at is not None:
-            if received_at >= than:
-                return
-            yield path, pulse

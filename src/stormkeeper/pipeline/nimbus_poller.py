@@ -89,7 +89,6 @@ class NimbusPoller:
         status: StatusTracker,
         *,
         kept_hours: float = inf,
-        pauses_secs: tuple[float, float] = _PAUSES_SECS,
         outage_secs: tuple[float, float] = _OUTAGE_SECS,
     ) -> None:
         self.store = store
@@ -97,7 +96,7 @@ class NimbusPoller:
         self._status = status
         self._names = self._known(3600 * kept_hours)
         self._lookup = self._names.lookup(time.time())
-        self._questions = Questions(pauses_secs)
+        self._questions = Questions(_PAUSES_SECS)
         self._outage = FailureStreak(*outage_secs)
         #: The end of the pause after a failure.
         self._resting_until = 0.0
