@@ -93,9 +93,6 @@ def test_the_newest_copy_counts_and_values_come_on_request(three, heartbeats):
     }
     assert heartbeats.read(path("a"))[2:] == (5, 1, b"newer")
     assert heartbeats.read(path("b")) is None
-    some = heartbeats.read_each([path("a"), path("a", port=9)])
-    assert {where: one.value for where, one in some.items()} == {path("a"): b"newer"}
-    assert heartbeats.read_each([]) == {}
 
 
 @pytest.mark.slow

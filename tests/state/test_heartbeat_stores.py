@@ -78,7 +78,6 @@ def test_all_of_a_topology_are_read_together(open_heartbeats, heartbeats):
     assert values(other.read_all(TOP, values=True).by_path) == expected
     assert values(other.read_all(TOP).by_path) == dict.fromkeys(expected)
     assert len(other.read_all().by_path) == 4
-    assert values(other.read_each([PATH, f"{TOP}/none-1"])) == {PATH: b"6700"}
 
 
 def test_names(heartbeats):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -78,10 +78,6 @@ class HeartbeatStore(HeartbeatSender, Protocol):
         """
         ...
 
-    def read_each(self, paths: Collection[str]) -> dict[str, Heartbeat]:
-        """Return heartbeats of workers of one topology, with values, by path."""
-        ...
-
     def follower(
         self, decode: Callable[[bytes], Value] | None = None, *, values: bool = True
     ) -> HeartbeatFollower[Value]:
@@ -123,13 +119,6 @@ class PacemakerHeartbeats:
                 for server, answer in found.servers.items()
             }
             return Heartbeats(found.by_path, coverage)
-
-    def read_each(self, paths: Collection[str]) -> dict[str, Heartbeat]:
-        if not paths:
-            return {}
-        (above,) = {path.rpartition("/")[0] for path in paths}
-        found = self.read_all(above, values=True).by_path
-        return {path: found[path] for path in paths if path in found}
 
     def follower(
         self, decode: Callable[[bytes], Value] | None = None, *, values: bool = True

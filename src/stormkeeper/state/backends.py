@@ -158,7 +158,8 @@ class NodeHeartbeats:
         self._store.set_data(path, value)
 
     def read(self, path: str) -> Heartbeat | None:
-        return self.read_each([path]).get(path)
+        with self._gap_on_failure():
+            return self._read([path], values=True).get(path)
 
     def read_all(
         self,
@@ -179,10 +180,6 @@ class NodeHeartbeats:
             keys=len(found),
         )
         return Heartbeats(found, {ZOOKEEPER: coverage})
-
-    def read_each(self, paths: Collection[str]) -> dict[str, Heartbeat]:
-        with self._gap_on_failure():
-            return self._read(list(paths), values=True)
 
     def follower(
         self, decode: Callable[[bytes], Value] | None = None, *, values: bool = True

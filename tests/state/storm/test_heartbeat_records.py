@@ -70,12 +70,13 @@ def test_heartbeats_are_read_back_by_slot(cluster):
     assert cluster.heartbeat_storms() == [STORM]
 
 
-def test_a_heartbeat_from_before_a_launch_is_left_out(cluster):
+def test_a_heartbeat_from_before_a_launch_is_of_a_former_worker(cluster):
     kept, former, other = Slot("sup", 6700), Slot("sup", 6701), Slot("sup", 6702)
     for slot in (kept, former, other):
         cluster.set_worker_heartbeat(STORM, *slot, beat(1))
     launched = {kept: time.time() - 100, former: time.time() + 100}
-    assert cluster.worker_heartbeats(STORM, launched).keys() == {kept, other}
+    found = cluster.aged_heartbeats(STORM, launched)
+    assert [slot for slot, each in found.items() if not each.is_former] == [kept, other]
 
 
 def test_a_heartbeat_replaces_the_one_before_and_can_be_removed(cluster):
@@ -245,7 +246,7 @@ def test_a_topologys_heartbeats_are_asked_for_together(memory):
     asked.clear()
     assigned = {(port, port): NodeInfo("sup", {port}) for _, port in slots}
     counting_storm.executor_beats(STORM, assigned)
-    assert asked == ["read_many"]
+    assert asked == ["children_many", "read_many"]
 
 
 def test_an_executor_of_several_tasks_is_one(cluster):

@@ -127,7 +127,7 @@ class ActivityFollower:
 
 
 class AgedHeartbeat(NamedTuple):
-    """A worker's heartbeat, which must not be changed, and its age; see `worker_heartbeats`."""
+    """A worker's heartbeat, which must not be changed, and its age; see `aged_heartbeats`."""
 
     heartbeat: ClusterWorkerHeartbeat
     age_secs: float | None
@@ -185,23 +185,12 @@ class HeartbeatReads(RecordReader):
     ) -> ClusterWorkerHeartbeat | None:
         """Return a worker's heartbeat."""
         path = paths.workerbeat(storm_id, node, port)
-        data = value_at(self._heartbeats, path)
-        return None if data is None else self._read(ClusterWorkerHeartbeat, path, data)
+        found = self._heartbeats.read(path)
+        return found and self._read(ClusterWorkerHeartbeat, path, found.value or b"")
 
-    def worker_heartbeats(
-        self,
-        storm_id: str,
-        launched: Mapping[Slot, float] | None = None,
-        *,
-        hurried: bool = False,
-    ) -> dict[Slot, ClusterWorkerHeartbeat]:
-        """Return the readable heartbeats of a topology's workers, by slot.
-
-        `launched` has slots' launch times, in seconds since 1970: a heartbeat received before is an
-        earlier worker's, and is left out (not from a Java Pacemaker, which reports no ages).
-        """
-        found = self.aged_heartbeats(storm_id, launched, hurried=hurried)
-        return {slot: each.heartbeat for slot, each in found.items() if not each.is_former}
+    def worker_heartbeats(self, storm_id: str) -> dict[Slot, ClusterWorkerHeartbeat]:
+        """Return the readable heartbeats of a topology's workers, by slot."""
+        return {slot: each.heartbeat for slot, each in self.aged_heartbeats(storm_id).items()}
 
     def aged_heartbeats(
         self,
@@ -210,7 +199,11 @@ class HeartbeatReads(RecordReader):
         *,
         hurried: bool = False,
     ) -> dict[Slot, AgedHeartbeat]:
-        """Return as `worker_heartbeats` does, also those of earlier workers, with ages."""
+        """Return the readable heartbeats of a topology's workers with their ages, by slot.
+
+        `launched` has slots' launch times, in seconds since 1970: a heartbeat received before is an
+        earlier worker's (unknown from a Java Pacemaker).
+        """
         top = paths.workerbeats(storm_id)
         read = self._heartbeats.read_all(top, values=True, hurried=hurried).by_path
         now, launched = self._clock(), launched or {}
@@ -250,20 +243,16 @@ class HeartbeatReads(RecordReader):
                 slots.setdefault(Slot(where.node, port), set()).add(
                     ExecutorInfo(tasks[0], tasks[-1])
                 )
+        top = paths.workerbeats(storm_id)
+        read = self._heartbeats.read_all(top, values=True).by_path if slots else {}
+        assigned = {paths.workerbeat(storm_id, *slot) for slot in slots}
+        wanted = {path: read[path] for path in read.keys() & assigned}
         return {
             executor: ExecutorBeat(stats, beat.time_secs, beat.uptime_secs, slot.node, slot.port)
-            for slot, beat in self._beats_of(storm_id, slots).items()
+            for slot, beat in self._beats(top, wanted).items()
             for executor, stats in beat.executor_stats.items()
             if executor in slots[slot]
         }
-
-    def _beats_of(
-        self, storm_id: str, slots: Mapping[Slot, object]
-    ) -> dict[Slot, ClusterWorkerHeartbeat]:
-        if not slots:
-            return {}
-        wanted = [paths.workerbeat(storm_id, *slot) for slot in slots]
-        return self._beats(paths.workerbeats(storm_id), self._heartbeats.read_each(wanted))
 
     def _beats(self, top: str, read: Mapping[str, Heartbeat]) -> dict[Slot, ClusterWorkerHeartbeat]:
         found: dict[Slot, ClusterWorkerHeartbeat] = {}
@@ -321,8 +310,8 @@ class HeartbeatReads(RecordReader):
     def task_heartbeat(self, storm_id: str, task: int) -> TaskHeartbeat | None:
         """Return a task's heartbeat."""
         path = paths.taskbeat(storm_id, task)
-        data = value_at(self._heartbeats, path)
-        return None if data is None else self._read(TaskHeartbeat, path, data)
+        found = self._heartbeats.read(path)
+        return found and self._read(TaskHeartbeat, path, found.value or b"")
 
 
 class HeartbeatWrites(SessionWriter):
@@ -428,11 +417,6 @@ class HeartbeatLeaderWrites(LeaderWriter):
         for top in (paths.taskbeats(storm_id), paths.taskerrors(storm_id)):
             self._writer.mkdirs(top, workers_digest=digest_of_workers(topology_conf))
         self._put(TaskInfo, paths.task(storm_id, task), info, topology_conf)
-
-
-def value_at(heartbeats: HeartbeatStore, path: str) -> bytes | None:
-    found = heartbeats.read(path)
-    return None if found is None else found.value
 
 
 def _ids(names: list[str]) -> list[int]:
