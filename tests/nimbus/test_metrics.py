@@ -29,7 +29,7 @@ def ask():
         def ask(path, seen, connection=ConnectionState.CONNECTED, **disk):
             made = pages(
                 *(lambda: seen, server, lambda: connection, 10.0, lambda: NOW),
-                count_health=lambda: {"running": 2, "crashing": 1},
+                count_health=lambda: ({"running": 2, "crashing": 1}, 12.0),
                 **disk,
             )
             page = made[path]("")
@@ -52,6 +52,7 @@ def test_a_leader_says_what_it_sees(ask):
     assert found[f"{PREFIX}free_slots",] == 1
     assert found[f"{PREFIX}topologies", "active"] == 3
     assert found[f"{PREFIX}topology_health", "crashing"] == 1
+    assert found[f"{PREFIX}topology_health_age_seconds",] == 12
     assert found[f"{PREFIX}workers", "unproven"] == 1
     assert found[f"{PREFIX}workers", "dead"] == 0
     assert found[f"{PREFIX}unread_pacemakers",] == 1

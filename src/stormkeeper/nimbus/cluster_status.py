@@ -179,7 +179,7 @@ def pages(
     *,
     disk_fault: Callable[[], str | None] = lambda: None,
     lost_blobs: Callable[[], int] = lambda: 0,
-    count_health: Callable[[], Mapping[str, int]] = dict,
+    count_health: Callable[[], tuple[Mapping[str, int], float | None]] = lambda: ({}, None),
 ) -> dict[str, Callable[[str], Page]]:
     """Return the pages of a Nimbus by path.
 
@@ -221,7 +221,7 @@ class _NimbusMetrics(Collector):
     _connection: Callable[[], ConnectionState]
     _disk_fault: Callable[[], str | None]
     _lost_blobs: Callable[[], int]
-    _count_health: Callable[[], Mapping[str, int]]
+    _count_health: Callable[[], tuple[Mapping[str, int], float | None]]
 
     def collect(self) -> Iterator[Metric]:
         status = self._status()  # once: all that a scrape has is of one moment
@@ -241,9 +241,11 @@ class _NimbusMetrics(Collector):
         yield _counters("actions", "Writes of scheduling, by action.", ["action"], actions)
         if status.epoch is not None:
             yield from _leader_metrics(status)
-            yield _gauges(
-                "topology_health", "Topologies, by health.", "health", self._count_health()
-            )
+            counts, age_secs = self._count_health()
+            yield _gauges("topology_health", "Topologies, by health.", "health", counts)
+            if age_secs is not None:
+                meaning = "Seconds since Nimbus began to read the heartbeats for topology_health."
+                yield _gauge("topology_health_age_seconds", meaning, age_secs)
         yield from _service_metrics(self._server)
 
 

@@ -184,7 +184,7 @@ def _of_report(
     launch: WorkerLaunch, supervisor: SupervisorInfo | None, beat: Beat | None, now: float
 ) -> WorkerHealth | None:
     report = _report(launch, supervisor)
-    if report is None:
+    if report is None or (report.state == "running" and report.crashes is None):
         return None
     crashes, reason = report.crashes, shortened(report.reason or "")
     since = ago(now - report.since_secs)

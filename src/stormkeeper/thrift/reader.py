@@ -99,25 +99,22 @@ def decode(cls: type[Record], data: bytes) -> Record:
     return record
 
 
-def decode_end(cls: type[Record], data: bytes, field_id: int) -> Record | None:
-    """Read the end of a larger record, from the i32 field `field_id` on; None if not found.
+def find_end(cls: type[TPayload], data: bytes, field_id: int) -> int | None:
+    """Return where the end of a larger record begins, with the i32 field `field_id`, if found.
 
     The search skips a heartbeat's long statistics from the end.
     """
     read, header = _struct_reader(cls), _field_header.pack(I32, field_id)
-    at = data.rfind(header)
+    at = len(data)
     for _ in range(_MOST_ENDS):
-        if at < 0:
-            return None
-        try:
-            record, end = read(data, at, {})
-        except (MalformedError, IndexError, struct_error):
-            pass
-        else:
-            if end == len(data):
-                found: Record = record
-                return found
         at = data.rfind(header, 0, at)
+        if at < 0:
+            break
+        try:
+            if read(data, at, {})[1] == len(data):
+                return at
+        except (MalformedError, IndexError, struct_error):
+            continue
     return None
 
 

@@ -20,7 +20,7 @@ from thriftpy2.thrift import TPayload
 
 from stormkeeper.errors import ConfigError, SerializationError
 from stormkeeper.thrift.idl import I32, schema_of
-from stormkeeper.thrift.reader import decode, decode_end, find_field, with_article
+from stormkeeper.thrift.reader import decode, find_end, find_field, with_article
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, WorkerActivity
 from stormkeeper.thrift.writer import Release, encode
 
@@ -108,13 +108,13 @@ def deserialize(
     return decode(cls, uncompressed(cls, bytes(data), limit))
 
 
-def activity_of(data: bytes) -> WorkerActivity:
-    """Return a heartbeat's fields after the statistics; raise `SerializationError`."""
+def activity_of(data: bytes) -> bytes:
+    """Return a heartbeat's `WorkerActivity`, encoded; raise `SerializationError`."""
     plain = uncompressed(ClusterWorkerHeartbeat, data)
-    found = decode_end(WorkerActivity, plain, _UPTIME)
-    if found is not None:
-        return found
-    return activity_in(decode(ClusterWorkerHeartbeat, plain))
+    at = find_end(WorkerActivity, plain, _UPTIME)
+    if at is not None:
+        return plain[at:]
+    return encode(activity_in(decode(ClusterWorkerHeartbeat, plain)))
 
 
 def activity_in(beat: ClusterWorkerHeartbeat) -> WorkerActivity:

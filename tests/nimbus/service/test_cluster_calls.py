@@ -182,8 +182,7 @@ def test_who_leads_is_not_waited_for_without_zookeeper(monkeypatch):
     """A client asks each seed for seconds, and a read of ZooKeeper takes longer to fail."""
     monkeypatch.setattr(cluster_calls, "_RECONNECT_SECS", 0.0)
     state = SimpleNamespace(connection=ConnectionState.SUSPENDED)
-    context = SimpleNamespace(
-        storm=SimpleNamespace(state=state), conf={"storm.zookeeper.servers": ["zk-1", "zk-2"]}
-    )
+    storm = SimpleNamespace(state=state, follow_activities=lambda _: None)
+    context = SimpleNamespace(storm=storm, conf={"storm.zookeeper.servers": ["zk-1", "zk-2"]})
     with pytest.raises(StateUnavailableError, match=r"majority of the servers runs \(zk-1, zk-2;"):
         cluster_calls.ClusterCalls(context).getLeader()

@@ -116,7 +116,7 @@ pulses = st.none() | st.dictionaries(
     ids,
     st.dictionaries(
         st.builds(Slot, nodes, st.sampled_from(PORTS)),
-        st.builds(Activity, activities, st.none() | st.floats(0, 60)),
+        st.builds(Activity, activities.map(encode), st.none() | st.floats(0, 60)),
     ),
 )
 steps = st.one_of(
@@ -222,7 +222,12 @@ def test_kept_summaries_equal_those_from_nothing(history):
 @given(st.lists(steps, max_size=30), st.integers(NOW - 10, NOW + 2**33))
 def test_encoded_summaries_are_the_records_bytes(history, now):
     code = Code()
-    context = SimpleNamespace(conf=conf.defaults(), submitted=code, clock=lambda: now)
+    context = SimpleNamespace(
+        conf=conf.defaults(),
+        submitted=code,
+        clock=lambda: now,
+        storm=SimpleNamespace(follow_activities=lambda _: None),
+    )
     listed, views = summaries.TopologySummaries(context), ViewReader(context)
     sources, kept = start(code), None
     for step in history:
@@ -354,6 +359,44 @@ def test_refreshes_repeat_and_end_without_callers(refresh, refresher):
     refresher.ensure(idle_secs=0.0)
     assert refresh.count == count + 1
     until(lambda: refresher._first is None)
+
+
+def test_a_refresh_pauses_unless_a_list_waits_for_the_first(monkeypatch):
+    monkeypatch.setattr(summaries, "_WORK_SECS", 0.0)
+    paused = []
+
+    def refresh():
+        refresher.pause()
+        paused.append(refresher._paused_secs > 0)
+
+    refresher = Refresher(refresh, "refreshes of a test")
+    refresher.ensure(idle_secs=0.0)
+    until(lambda: refresher._first is None)
+    refresher.ensure()
+    refresher._thread.wake()
+    until(lambda: len(paused) == 3)
+    refresher.close()
+    assert paused == [True, False, True], "for a scrape, a list's first, a list's next"
+
+
+def test_a_refresh_ends_in_its_pauses(monkeypatch):
+    monkeypatch.setattr(summaries, "_WORK_SECS", 0.0)
+    begun, ended = threading.Event(), threading.Event()
+
+    def refresh():
+        begun.set()
+        try:
+            while True:
+                refresher.pause()
+        finally:
+            ended.set()
+
+    refresher = Refresher(refresh, "refreshes of a test")
+    with pytest.raises(CallRefusedError):
+        refresher.ensure(0.0, 0.01)
+    assert begun.wait(DEADLINE_SECS)
+    refresher.close()
+    assert ended.wait(DEADLINE_SECS)
 
 
 def test_a_closed_refresher_refuses_calls(refresh, refresher):

@@ -82,8 +82,8 @@ class ClusterCalls(CallGroup):
     def getTopologySummaries(self) -> list[TopologySummary]:
         return self._topologies.encoded(self._topologies.newest())
 
-    def count_health(self) -> dict[str, int]:
-        """Return the number of topologies by health; not a method of Storm's."""
+    def count_health(self) -> tuple[dict[str, int], float | None]:
+        """Return topologies by health, and the heartbeats' age."""
         return self._topologies.count_health()
 
     def getTopologySummaryByName(self, name: str, /) -> TopologySummary:

@@ -204,7 +204,7 @@ class Handler:
     """The service: the public methods of all groups."""
 
     #: Not methods of Storm's.
-    count_health: Callable[[], Mapping[str, int]]
+    count_health: Callable[[], tuple[Mapping[str, int], float | None]]
     close: Callable[[], None]
 
     def __init__(self, *groups: CallGroup) -> None:

@@ -32,7 +32,7 @@ from stormkeeper.nimbus.service.views import (
 )
 from stormkeeper.paths import Slot
 from stormkeeper.state.storm.cluster_view import ClusterRecords
-from stormkeeper.state.storm.heartbeat_records import Activities, ActivityFollower
+from stormkeeper.state.storm.heartbeat_records import Activities
 from stormkeeper.statistics.executor_reports import assigned_counts
 from stormkeeper.thrift.nimbus import TopologySummary
 from stormkeeper.thrift.records import SupervisorInfo
@@ -42,8 +42,9 @@ log = logging.getLogger(__name__)
 
 #: Without a call for so long, the refreshes end after the present pause.
 _IDLE_SECS: Final = 30.0
-#: The pause after a refresh: so many times as long as it took, within these bounds.
+#: Pauses in and after a refresh: so many times the work, those after it within bounds.
 _PAUSE_FACTOR: Final = 10
+_WORK_SECS: Final = 0.002
 _SHORTEST_PAUSE_SECS: Final = 1.0
 _LONGEST_PAUSE_SECS: Final = 60.0
 #: Longer than the deadlines of a refresh's reads.
@@ -69,8 +70,10 @@ class Reading(NamedTuple):
             return None
         at = self.at
         return {
-            slot: Beat(activity, None if received_at is None else max(0.0, at - received_at))
-            for slot, (activity, received_at) in self.activities.get(storm_id, {}).items()
+            slot: Beat(
+                each.activity, None if each.received_at is None else max(0.0, at - each.received_at)
+            )
+            for slot, each in self.activities.get(storm_id, {}).items()
         }
 
 
@@ -111,26 +114,32 @@ class Summaries:
     kept: Mapping[str, Kept]
 
 
-def made(sources: Sources, last: Summaries | None, views: ViewReader) -> Summaries:
+def made(
+    sources: Sources,
+    last: Summaries | None,
+    views: ViewReader,
+    pause: Callable[[], None] = lambda: None,
+) -> Summaries:
     """Return the summaries; those of `last` stay for which nothing has changed.
 
     Without `last` the result is the same.
     """
     records = sources.records
-    before = None if last is None else last.sources
-    if last is None or before is None or before.reading is not sources.reading:
+    if last is None or last.sources.reading is not sources.reading:
         changed: Collection[str] = records.bases.keys()
     else:
         changed = _changed(sources, last, views)
-        if not changed and before.records.bases is records.bases:
+        if not changed and last.sources.records.bases is records.bases:
             return replace(last, sources=sources)
     known = {} if last is None else last.kept
-    kept = {
-        storm_id: _made(sources, storm_id, known.get(storm_id), views)
-        if storm_id in changed
-        else known[storm_id]
-        for storm_id in records.bases
-    }
+    kept = {}
+    for storm_id in records.bases:
+        pause()
+        kept[storm_id] = (
+            _made(sources, storm_id, known.get(storm_id), views)
+            if storm_id in changed
+            else known[storm_id]
+        )
     return Summaries(sources, kept)
 
 
@@ -153,20 +162,14 @@ def _changed(sources: Sources, last: Summaries, views: ViewReader) -> set[str]:
     if sources.code != before.code:
         changed |= {i for i, each in kept.items() if views.code_version(i) != each.code}
     if records.supervisors is not old.supervisors:
-        moved = _moved(records.supervisors, old.supervisors)
+        moved = {
+            id_
+            for id_ in records.supervisors.keys() | old.supervisors.keys()
+            if _workers(records.supervisors.get(id_)) != _workers(old.supervisors.get(id_))
+        }
         if moved:
             changed |= {i for i, each in kept.items() if not moved.isdisjoint(each.nodes)}
     return changed & records.bases.keys()
-
-
-def _moved(
-    supervisors: Mapping[str, SupervisorInfo], before: Mapping[str, SupervisorInfo]
-) -> set[str]:
-    """Return the supervisors whose reports of workers differ."""
-    different = {id_ for id_, each in supervisors.items() if before.get(id_) is not each}
-    return (before.keys() - supervisors.keys()) | {
-        id_ for id_ in different if _workers(supervisors[id_]) != _workers(before.get(id_))
-    }
 
 
 def _workers(info: SupervisorInfo | None) -> tuple[object, object] | None:
@@ -226,6 +229,7 @@ class Refresher:
         #: Done after the first refresh; None while nobody asks.
         self._first: Future[None] | None = None
         self._until = 0.0
+        self._resumed = self._paused_secs = 0.0
         self._thread = PeriodicThread(name, self._step, logger=log)
 
     def ensure(self, idle_secs: float = _IDLE_SECS, wait_secs: float = _FIRST_SECS) -> None:
@@ -256,6 +260,19 @@ class Refresher:
     def close(self) -> None:
         self._thread.close(_CLOSE_SECS)
 
+    def pause(self) -> None:
+        """Let the scheduler's thread run, unless a list waits for the first refresh."""
+        worked = time.thread_time() - self._resumed
+        if worked < _WORK_SECS:
+            return
+        if self._thread.is_closing:
+            raise StateClosedError(f"{self._name}: closed")
+        first, began = self._first, time.monotonic()
+        if first is None or first.done() or began > self._until:
+            time.sleep(_PAUSE_FACTOR * worked)
+            self._paused_secs += time.monotonic() - began
+        self._resumed = time.thread_time()
+
     def _step(self) -> float:
         began = time.monotonic()
         with self._lock:
@@ -263,6 +280,7 @@ class Refresher:
             if first is None or (first.done() and began > self._until):
                 self._first = None
                 return math.inf
+        self._resumed, self._paused_secs = time.thread_time(), 0.0
         try:
             self._refresh()
         except BaseException as error:
@@ -274,7 +292,8 @@ class Refresher:
             return math.inf
         if not first.done():
             first.set_result(None)
-        pause = max(_SHORTEST_PAUSE_SECS, _PAUSE_FACTOR * (time.monotonic() - began))
+        worked = time.monotonic() - began - self._paused_secs
+        pause = max(_SHORTEST_PAUSE_SECS, _PAUSE_FACTOR * worked - self._paused_secs)
         return min(pause, _LONGEST_PAUSE_SECS)
 
 
@@ -287,7 +306,7 @@ class TopologySummaries:
         self._refresher = Refresher(self._refresh, "nimbus summaries")
         self._lock = threading.Lock()
         self._made: Summaries | None = None
-        self._activities: ActivityFollower | None = None
+        self._activities = context.storm.follow_activities(self._refresher.pause)
         #: Encoded with uptimes: the summaries and the second.
         self._encoded: tuple[Mapping[str, Kept], int, tuple[TopologySummary, ...]] = ({}, 0, ())
 
@@ -299,11 +318,8 @@ class TopologySummaries:
         self._refresher.ensure()
         return self._newest()
 
-    def count_health(self) -> dict[str, int]:
-        """Return the number of topologies by health, for a scrape, which waits for no slow refresh.
-
-        Without any refresh yet, or if it failed, returns none.
-        """
+    def count_health(self) -> tuple[dict[str, int], float | None]:
+        """Return topologies by health, and the heartbeats' age; none before the first refresh."""
         try:
             with suppress(CallRefusedError):
                 # A scraper asks seldom: one refresh is enough.
@@ -311,10 +327,11 @@ class TopologySummaries:
             found = None if self._made is None else self._newest()
         except StormkeeperError as error:
             log.debug("the health of topologies cannot be read: %s", error)
-            return {}
+            found = None
         if found is None:
-            return {}
-        return health.counts(each.view.health for each in found.kept.values())
+            return {}, None
+        age_secs = max(0.0, self._context.clock() - found.sources.reading.now)
+        return health.counts(each.view.health for each in found.kept.values()), age_secs
 
     def _newest(self) -> Summaries:
         records = self._context.storm.view.with_holders()
@@ -345,16 +362,14 @@ class TopologySummaries:
 
     def _refresh(self) -> None:
         # First: a launch that is newer than its pulse has not beaten.
-        storm = self._context.storm
-        records, reading = storm.view.with_holders(), Reading(self._context.clock())
-        if self._activities is None:
-            self._activities = storm.follow_activities()
+        records = self._context.storm.view.with_holders()
+        reading = Reading(self._context.clock())
         try:
             at, activities = self._activities.read()
             reading = reading._replace(at=at, activities=activities)
         except PacemakerError as error:
             log.debug("health is shown without heartbeats: %s", error)
-        found = self._advanced(records, reading, {}, self._made)
+        found = self._advanced(records, reading, {}, self._made, self._refresher.pause)
         errors = self._views.read_errors(each.view for each in found.kept.values())
         if errors:
             found = self._advanced(records, reading, errors, found)
@@ -367,8 +382,9 @@ class TopologySummaries:
         reading: Reading,
         errors: Mapping[str, str],
         last: Summaries | None,
+        pause: Callable[[], None] = lambda: None,
     ) -> Summaries:
         sources = Sources(
             records, self._context.sched_status(), self._context.submitted.revision, reading, errors
         )
-        return made(sources, last, self._views)
+        return made(sources, last, self._views, pause)

@@ -74,9 +74,13 @@ class ExecutorBeat:
 class Activity(NamedTuple):
     """A worker's activity in its newest pulse; `received_at` is None from a Java Pacemaker."""
 
-    activity: WorkerActivity
+    encoded: bytes  # the search for garbage skips bytes
     #: By the clock of the follower.
     received_at: float | None
+
+    @property
+    def activity(self) -> WorkerActivity:
+        return decode(WorkerActivity, self.encoded)
 
 
 #: By topology and slot.
@@ -91,19 +95,22 @@ class ActivityFollower:
 
     def __init__(
         self,
-        follower: HeartbeatFollower[WorkerActivity],
+        follower: HeartbeatFollower[bytes],
         on_unreadable: Callable[[str, SerializationError], None],
+        pause: Callable[[], None] = lambda: None,
     ) -> None:
         self._follower = follower
         self._on_unreadable = on_unreadable
+        self._pause = pause
         self._found: dict[str, Mapping[Slot, Activity]] = {}
         self._workers: dict[str, WorkerId] = {}
 
     def read(self) -> tuple[float, Activities]:
         """Return all activities, and when the reading began; raises as `read_all` does."""
-        refreshed = self._follower.refresh(hurried=True)
+        refreshed = self._follower.refresh(hurried=True, pause=self._pause)
         changed: dict[str, dict[Slot, Activity]] = {}
         for path in refreshed.changed:
+            self._pause()
             worker = self._workers.get(path) or paths.parse_workerbeat(path)
             if worker is None:
                 continue
@@ -113,7 +120,7 @@ class ActivityFollower:
                 changed[worker.storm_id] = of_topology
             slot = Slot(worker.node, worker.port)
             pulse = self._follower.get(path)
-            if pulse is not None and isinstance(pulse.value, WorkerActivity):
+            if pulse is not None and isinstance(pulse.value, bytes):
                 of_topology[slot] = Activity(pulse.value, pulse.received_at)
                 self._workers[path] = worker
                 continue
@@ -217,11 +224,12 @@ class HeartbeatReads(RecordReader):
             found[slot] = AgedHeartbeat(beat, age, is_former)
         return found
 
-    def follow_activities(self) -> ActivityFollower:
-        """Return a reader of all workers' activities, which keeps what it read."""
+    def follow_activities(self, pause: Callable[[], None] = lambda: None) -> ActivityFollower:
+        """Return a reader of all workers' activities, which calls `pause` between short steps."""
         return ActivityFollower(
             self._heartbeats.follower(activity_of),
             lambda path, error: self._leave_out(path, str(error).encode(), error),
+            pause,
         )
 
     def ended_queries(self, storm_id: str) -> frozenset[str]:
