@@ -73,9 +73,9 @@ def test_sets_are_written_in_ascending_order():
         (r.SupervisorInfo(2**63, "h"), r"time_secs: 9223372036854775808 does not fit i64"),
         (
             r.Assignment("/a", executor_node_port={"1-1": r.NodeInfo("n", {1})}),
-            r"executor_node_port: must be a tuple, as a key, not str",
+            r"executor_node_port: must be a list or tuple, not str",
         ),
-        (r.SupervisorInfo(1, "h", meta={6700}), r"meta: must be a list, not set"),
+        (r.SupervisorInfo(1, "h", meta={6700}), r"meta: must be a list or tuple, not set"),
         (
             r.SupervisorInfo(1, "h", resources_map={"cpu": "1"}),
             r"resources_map: must be a float, not",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import cache, lru_cache
 from struct import Struct
 from struct import error as struct_error
-from typing import Any
+from typing import Any, Final
 
 from thriftpy2.thrift import TPayload
 
@@ -28,7 +29,6 @@ from stormkeeper.thrift.idl import (
     STRING,
     STRUCT,
     Field,
-    Schema,
     Type,
     schema_of,
     wire_kind,
@@ -40,6 +40,9 @@ _field_header, _list_header, _map_header = Struct(">bh"), Struct(">bi"), Struct(
 
 Writer = Callable[[Any, list[bytes]], None]
 
+#: Remembered keys of each field that is a map.
+_MOST_KEYS: Final = 4096
+
 
 class Release(Enum):
     """The release of Storm that reads a record.
@@ -50,9 +53,6 @@ class Release(Enum):
 
     STORM_2 = 2
     STORM_3 = 3
-
-
-_STRUCT_WRITERS: dict[tuple[type, Release], Writer] = {}
 
 
 class _UnfitError(Exception):
@@ -192,12 +192,12 @@ def _enum_writer(enum: type) -> Writer:
     return write
 
 
-def _list_writer(element: Type, release: Release, *, expected: str = "a list") -> Writer:
+def _list_writer(element: Type, release: Release) -> Writer:
     write_elements = _elements_writer(element, release)
 
     def write(value: Any, out: list[bytes]) -> None:
         if not isinstance(value, list | tuple):
-            raise _UnfitError(f"must be {expected}, not {_type_name(value)}")
+            raise _UnfitError(f"must be a list or tuple, not {_type_name(value)}")
         write_elements(value, out)
 
     return write
@@ -233,44 +233,47 @@ def _elements_writer(element: Type, release: Release) -> Writer:
 def _map_writer(of: tuple[Type, Type], release: Release) -> Writer:
     key, value = of
     kinds = (wire_kind(key), wire_kind(value))
-    write_key, write_value = _key_writer(key, release), _writer(value, release)
+    encoded_key, write_value = _key_encoder(key, release), _writer(value, release)
 
     def write(entries: Any, out: list[bytes]) -> None:
         if not isinstance(entries, Mapping):
             raise _UnfitError(f"must be a dict, not {_type_name(entries)}")
         out.append(_map_header.pack(*kinds, len(entries)))
-        last, start, end = None, 0, 0
+        last, start, again = None, 0, b""
         for entry_key, entry_value in entries.items():
-            write_key(entry_key, out)
+            out.append(encoded_key(entry_key))
             if entry_value is last and last is not None:
-                out += out[start:end]  # the executors of a worker have the same slot
+                # The executors of a worker have the same slot.
+                again = again or b"".join(out[start:-1])
+                out.append(again)
                 continue
-            start = len(out)
+            start, again = len(out), b""
             write_value(entry_value, out)
-            last, end = entry_value, len(out)
+            last = entry_value
 
     return write
 
 
-def _key_writer(of: Type, release: Release) -> Writer:
-    if of[0] == LIST:
-        return _list_writer(of[1], release, expected="a tuple, as a key")
-    return _writer(of, release)
+def _key_encoder(of: Type, release: Release) -> Callable[[Any], bytes]:
+    write = _writer(of, release)
+
+    def encoded(key: Any) -> bytes:
+        out: list[bytes] = []
+        write(key, out)
+        return b"".join(out)
+
+    # Many records have the same executors and components as keys; a struct may change.
+    return encoded if of[0] == STRUCT else lru_cache(_MOST_KEYS)(encoded)
 
 
+@cache
 def _struct_writer(cls: type, release: Release) -> Writer:
-    if (cls, release) not in _STRUCT_WRITERS:
-        _STRUCT_WRITERS[cls, release] = _new_struct_writer(cls, release)
-    return _STRUCT_WRITERS[cls, release]
-
-
-def _new_struct_writer(cls: type, release: Release) -> Writer:
     schema = schema_of(cls)
     fields = []
     for field in schema.fields:
         of = _written_type(field, release)
         header = _field_header.pack(wire_kind(of), field.id)
-        fields.append((field, header, _writer(of, release)))
+        fields.append((field.name, field.required, header, _writer(of, release)))
 
     def write(record: Any, out: list[bytes]) -> None:
         if type(record) is not cls:
@@ -279,20 +282,21 @@ def _new_struct_writer(cls: type, release: Release) -> Writer:
                 return
             raise _UnfitError(f"must be of class {cls.__name__}, not {_type_name(record)}")
         members = 0
-        for field, header, write_value in fields:
-            value = getattr(record, field.name)
+        for name, is_required, header, write_value in fields:
+            value = getattr(record, name)
             if value is None:
-                if field.required:
-                    raise _UnfitError("is required, but None", path=field.name)
+                if is_required:
+                    raise _UnfitError("is required, but None", path=name)
                 continue
             members += 1
             out.append(header)
             try:
                 write_value(value, out)
             except _UnfitError as error:
-                path = f"{field.name}.{error.path}" if error.path else field.name
+                path = f"{name}.{error.path}" if error.path else name
                 raise _UnfitError(error.reason, path=path) from None
-        _check_union(schema, members)
+        if schema.union and members != 1:
+            raise _UnfitError(f"{schema.name} must have exactly one member, has {members}")
         out.append(b"\x00")
 
     return write
@@ -302,8 +306,3 @@ def _written_type(field: Field, release: Release) -> Type:
     if release is Release.STORM_2 and field.storm2 is not None:
         return field.storm2
     return field.type
-
-
-def _check_union(schema: Schema, members: int) -> None:
-    if schema.union and members != 1:
-        raise _UnfitError(f"{schema.name} must have exactly one member, has {members}")
