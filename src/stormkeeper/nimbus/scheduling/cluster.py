@@ -321,14 +321,13 @@ def assignment_record(
             tasks = each.task_start, each.task_end
             places[tasks], times[tasks] = of[each.query]
     nodes = {launch.slot.node for launch in launched}
+    resources = {mb: WorkerResources(mem_on_heap=mb) for mb in {one.memory_mb for one in launched}}
     return Assignment(
         master_code_dir=master_code_dir,
         node_host={node: hosts[node] for node in sorted(nodes & hosts.keys())},
         executor_node_port=places,
         executor_start_time_secs=times,
-        worker_resources={
-            slot: WorkerResources(mem_on_heap=launch.memory_mb) for launch, slot in workers
-        },
+        worker_resources={slot: resources[launch.memory_mb] for launch, slot in workers},
         owner=owner,
         launches=[_record(launch) for launch in launched],
     )
