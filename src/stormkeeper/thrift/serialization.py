@@ -51,7 +51,7 @@ _ZSTD_WINDOW_LOG: Final = 23
 #: Records that this process has written and reads again.
 _MOST_EXPECTED: Final = 500
 
-_GZIP_LEVEL: Final = 6
+_GZIP_LEVEL: Final = 5
 _ZSTD_LEVEL: Final = 3
 
 
