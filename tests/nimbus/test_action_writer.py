@@ -46,6 +46,7 @@ class Round:
     def __init__(self, session):
         self.on_commit = lambda _written: None
         self.is_over = False
+        self.is_shared = False
         self.done = []
 
         def commit(operations):
@@ -64,7 +65,7 @@ class Round:
             raise NotLeaderError("this leadership ended")
 
     def writer_of(self, actions):
-        facts = Topology(id="", queries=("q",))
+        facts = Topology(id="", queries=("q",), is_shared=self.is_shared)
         return ActionWriter(
             actions,
             self.leader,
@@ -179,7 +180,7 @@ def test_no_write_begins_after_the_end_of_the_leadership(round_):
 def test_the_view_takes_written_records_without_decoding(round_, monkeypatch):
     for storm_id in IDS[:2]:
         base = StormBase(storm_id, TopologyStatus.ACTIVE, 1, {"spout": 2}, owner="alice")
-        base.checkpoints = Checkpoints(storm_id, storm_id, storm_id, "/c", True, {"was": "s2"})
+        base.checkpoints = Checkpoints(storm_id, storm_id, storm_id, None, False, {"was": "s2"})
         round_.leader.activate_storm(storm_id, base)
     round_.snapshot = round_.leader.snapshot(is_synced=True)
     decoded, decode = [], serialization.deserialize
@@ -198,6 +199,24 @@ def test_the_view_takes_written_records_without_decoding(round_, monkeypatch):
             assert record == decode(type(record), data)
             assert round_.storm.codec.write(record) == data
     assert view.bases[IDS[0]].checkpoints.nodes == {"was": "s2", "q": "s"}
+
+
+def test_a_shared_checkpoint_is_noted_when_its_launch_changes(round_):
+    storm_id, round_.is_shared = IDS[0], True
+    base = StormBase(storm_id, TopologyStatus.ACTIVE, 1)
+    base.checkpoints = Checkpoints(storm_id, storm_id, storm_id, "/c", True, {})
+    round_.leader.activate_storm(storm_id, base)
+
+    def noted_after(node):
+        round_.snapshot = round_.leader.snapshot(is_synced=True)
+        launch = Launch(Slot(node, 6700), Claim(7, 1), ("q",))
+        round_.carry_out([Assign(storm_id, (launch,))])
+        return round_.storm.storm_base(storm_id).checkpoints.nodes
+
+    assert [noted_after(node) for node in "abc"] == [{}, {"q": "a"}, {"q": "b"}]
+    round_.snapshot = round_.leader.snapshot(is_synced=True)
+    round_.carry_out([Remove(storm_id)])
+    assert round_.storm.checkpoints(storm_id).record.nodes == {"q": "c"}
 
 
 def test_a_revoked_lock_ends_the_round(round_):

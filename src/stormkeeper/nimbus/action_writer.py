@@ -122,7 +122,9 @@ class ActionWriter:
             hosts=hosts,
             owner=self.snapshot.bases[storm_id].owner,
         )
-        base = self._with_checkpoints(storm_id, (*earlier, *launches), hosts)
+        # No plan asks where a shared checkpoint is: the assignment says it until its next change.
+        noted = earlier if known.facts.is_shared else (*earlier, *launches)
+        base = self._with_checkpoints(storm_id, noted, hosts)
         return NewAssignment(storm_id, assignment, known.conf, base)
 
     def _hosts(self, launches: Iterable[Launch], was: Assignment | None) -> dict[str, str]:
