@@ -9,13 +9,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Any, Final, Self, TypeVar, cast
 
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import Address
+from stormkeeper.daemon.periodic import in_thread
 from stormkeeper.errors import (
     LeaderNotFoundError,
     RemoteProtocolError,
@@ -260,42 +261,25 @@ def first_of(
     Returns the first result, if any, and the errors of failed attempts in their order. The next
     attempt begins when the last failed or had a head start. `give_back` takes late results.
     """
-    outcomes: SimpleQueue[tuple[int, T | None, BaseException | None]] = SimpleQueue()
-    over, is_over = threading.Lock(), False
-
-    def run(number: int) -> None:
-        try:
-            found = attempts[number]()
-        except BaseException as error:  # the caller decides
-            outcomes.put((number, None, error))
-            return
-        with over:
-            if not is_over:
-                outcomes.put((number, found, None))
-                return
-        give_back(found)
-
-    failures: list[BaseException | None] = [None] * len(attempts)
-    begun = failed = 0
-    winner: T | None = None
-    while failed < len(attempts) and (left := deadline - time.monotonic()) > 0:
-        if begun < len(attempts):
-            threading.Thread(target=run, args=(begun,), daemon=True).start()
-            begun += 1
-        try:
-            number, winner, error = outcomes.get(
-                timeout=min(left, head_start) if begun < len(attempts) else left
-            )
-        except Empty:
-            continue
-        if error is None:
+    begun: list[Future[T]] = []
+    waiting: set[Future[T]] = set()
+    winner: Future[T] | None = None
+    while winner is None and (left := deadline - time.monotonic()) > 0:
+        if len(begun) < len(attempts):
+            begun.append(in_thread(attempts[len(begun)], "rpc-attempt"))
+            waiting.add(begun[-1])
+        elif not waiting:
             break
-        failures[number] = error
-        failed += 1
-    with over:
-        is_over = True
-    while not outcomes.empty():
-        _, found, _ = outcomes.get()
-        if found is not None:
-            give_back(found)
-    return winner, failures
+        secs = min(left, head_start) if len(begun) < len(attempts) else left
+        ended, waiting = wait(waiting, secs, FIRST_COMPLETED)
+        winner = next((one for one in ended if one.exception() is None), None)
+    failures = [one.exception() if one.done() else None for one in begun]
+    failures += [None] * (len(attempts) - len(begun))
+
+    def settle(one: Future[T]) -> None:
+        if one is not winner and one.exception() is None:
+            give_back(one.result())
+
+    for one in begun:
+        one.add_done_callback(settle)
+    return None if winner is None else winner.result(), failures
