@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, MutableMapping
 from types import FrameType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from stormkeeper.daemon.logs import is_json
 from stormkeeper.errors import ListenError
@@ -43,6 +43,18 @@ def announce(line: str) -> None:
     # `print`'s buffer may hold part of another thread's line.
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
     sys.stdout.flush()
+
+
+class Closing(Protocol):
+    """A context that ends with `close`."""
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class StopSignals:

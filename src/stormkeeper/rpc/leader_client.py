@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeVar, cast
 
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import Address
+from stormkeeper.daemon.lifecycle import Closing
 from stormkeeper.daemon.periodic import in_thread
 from stormkeeper.errors import (
     LeaderNotFoundError,
@@ -47,7 +48,7 @@ class _LeaderAwayError(RpcUnavailableError):
 
 
 @dataclass(eq=False)
-class LeaderClient:
+class LeaderClient(Closing):
     """Calls the leading Nimbus, from any thread.
 
     Without a leader all seeds are asked again in `rounds`, after a pause that grows by a
@@ -81,12 +82,6 @@ class LeaderClient:
             pause=conf["storm.nimbus.retry.interval.millis"] / 1000,
             longest_pause=conf["storm.nimbus.retry.intervalceiling.millis"] / 1000,
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def address(self) -> Address | None:
@@ -256,10 +251,10 @@ def first_of(
     deadline: float,
     give_back: Callable[[T], None],
 ) -> tuple[T | None, list[BaseException | None]]:
-    """Make attempts in threads until a success, or the deadline on the monotonic clock.
+    """Make attempts in threads until a success, or the monotonic deadline.
 
-    Returns the first result, if any, and the errors of failed attempts in their order. The next
-    attempt begins when the last failed or had a head start. `give_back` takes late results.
+    Returns the first result, if any, and the attempts' errors. The next attempt begins when the
+    last failed or had a head start. `give_back` takes late results.
     """
     begun: list[Future[T]] = []
     waiting: set[Future[T]] = set()

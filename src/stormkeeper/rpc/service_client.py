@@ -10,9 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from stormkeeper.conf.address import Address
+from stormkeeper.daemon.lifecycle import Closing
 from stormkeeper.errors import (
     LocalProtocolError,
     RemoteProtocolError,
@@ -49,7 +50,7 @@ class Calls:
         return partial(self._call, name)
 
 
-class ServiceClient:
+class ServiceClient(Closing):
     """Calls a service at one address, from any thread; connects at the first call.
 
     `max_frame` is the longest message in bytes, `timeout` the default of a call in seconds.
@@ -66,12 +67,6 @@ class ServiceClient:
         self._connection: ClientConnection | None = None
         self._sequence = 0
         self._is_closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connection; a call in progress fails."""

@@ -26,12 +26,13 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from stormkeeper.conf.folders import folder
 from stormkeeper.daemon.durable import try_lock, write_file
+from stormkeeper.daemon.lifecycle import Closing
 from stormkeeper.errors import SupervisorError
 from stormkeeper.supervisor import process_table
 from stormkeeper.supervisor.slot_model import SlotRecord
@@ -238,7 +239,7 @@ def is_locked(folder: Path) -> bool:
         return True
 
 
-class LocalState:
+class LocalState(Closing):
     """The folder of the state; raises `SupervisorError` if another supervisor holds the lock."""
 
     def __init__(self, folder: Path) -> None:
@@ -258,12 +259,6 @@ class LocalState:
                 f"another supervisor has {folder}, or its file system has no locks: end it, or give"
                 " each its own storm.local.dir"
             )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         self._lock.close()

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from stormkeeper.conf import Address
+from stormkeeper.daemon.lifecycle import Closing
 from stormkeeper.daemon.periodic import FailureStreak
 from stormkeeper.errors import (
     LocalProtocolError,
@@ -73,7 +74,7 @@ def make_backoff(random: Random) -> FailureStreak:
     return FailureStreak(FIRST_DELAY, LONGEST_DELAY, jitter=1.0, source=random)
 
 
-class PacemakerClient:
+class PacemakerClient(Closing):
     """Client of a Pacemaker, Stormkeeper's or Storm's.
 
     Any number of threads may make requests; at most 100 are under way. The first request connects.
@@ -153,12 +154,6 @@ class PacemakerClient:
     def retry_in(self) -> float:
         """Return the seconds of back-off left."""
         return self._link.retry_in()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<PacemakerClient of {self.address}>"

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from stormkeeper.conf import Address, Conf
+from stormkeeper.daemon.lifecycle import Closing
 from stormkeeper.errors import (
     ConfigError,
     NotAuthorizedError,
@@ -64,7 +65,7 @@ _PLAIN: Final = ClientSettings()
 T = TypeVar("T")
 
 
-class PacemakerPool:
+class PacemakerPool(Closing):
     """Client of all Pacemakers of a cluster, with the errors of `PacemakerClient`; thread-safe.
 
     Parameters
@@ -124,12 +125,6 @@ class PacemakerPool:
     def failures(self) -> Mapping[Address, str]:
         """Reasons by server of `silent`."""
         return self._missing.failures
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<PacemakerPool of {', '.join(map(str, self._clients))}>"
