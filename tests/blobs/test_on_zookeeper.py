@@ -7,6 +7,7 @@ from stormkeeper.blobs import distributor, keys
 from stormkeeper.state.storm import cluster as storm_cluster
 from support.code import Cluster, activate, code_of
 from support.waiting import until
+from support.zookeeper import expire_session
 
 WC = "wc-1-1700000000"
 
@@ -17,6 +18,24 @@ def on_zookeeper(tmp_path, zookeeper_settings):
     cluster = Cluster(tmp_path, connect=lambda: storm_cluster.connect(configured))
     yield cluster
     cluster.close()
+
+
+@pytest.mark.zookeeper
+def test_a_round_after_a_reconnection_finds_what_was_missed(on_zookeeper):
+    one, two = on_zookeeper.start(1), on_zookeeper.start(2)
+    two.code.sync.run_once()
+    one.submitted.append(WC)
+    one.code.upload(WC, code_of(WC))
+    for _ in range(2):  # the second reads what the first announced
+        two.code.sync.run_once()
+    assert two.code.sync._entries == two.storm.blobs()
+    expire_session(two.storm.state)
+    until(lambda: not two.storm.state.unregistered)
+    [jar, *_] = keys.of_topology(WC)
+    one.storm.withdraw_blob(jar, one.id)
+    two.code.sync.run_once()
+    assert two.code.sync._entries == two.storm.blobs()
+    assert two.storm.blobs([jar])[jar].alive == (str(two.id),)
 
 
 @pytest.mark.zookeeper

@@ -9,7 +9,7 @@ from stormkeeper import paths
 from stormkeeper.blobs import distributor, keys
 from stormkeeper.blobs.peers import FetchLimits
 from stormkeeper.blobs.sync import LONGEST_REST_SECS, PeerBackoff
-from stormkeeper.errors import BlobNotFoundError, BlobStorageError
+from stormkeeper.errors import BlobNotFoundError, BlobStorageError, StateUnavailableError
 from support.code import Cluster, activate, code_of, cut_after, damages, hangs
 from support.disks import files, room_for
 from support.waiting import until
@@ -58,6 +58,74 @@ def test_a_watch_starts_the_copy_on_all_nimbuses(live):
     assert whole(three)
     activate(one, WC)
     assert two.code.sync.missing() == {}
+
+
+def test_an_old_server_s_watches_start_the_copy_too(live):
+    """ZooKeeper before 3.6 has no watches of whole trees."""
+    live.ensemble.has_tree_watches = False
+    test_a_watch_starts_the_copy_on_all_nimbuses(live)
+
+
+@pytest.fixture
+def reads(two, monkeypatch):
+    """The keys of each read of entries by `two`; None of all."""
+    asked, blobs = [], two.storm.blobs
+
+    def read(keys=None, callback=None):
+        asked.append(None if keys is None else set(keys))
+        return blobs(keys, callback)
+
+    monkeypatch.setattr(two.storm, "blobs", read)
+    return asked
+
+
+def test_a_round_reads_only_entries_that_changed(one, two, reads):
+    one.code.upload(WC, code_of(WC))
+    activate(one, WC)
+    two.code.sync.run_once()
+    assert None in reads
+    reads.clear()
+    two.code.sync.run_once()
+    assert reads[0] == set(keys.of_topology(WC)), "its own announcements"
+    one.code.upload(OTHER, code_of(OTHER))
+    for read in (set(keys.of_topology(OTHER)), set(keys.of_topology(OTHER)), set()):
+        reads.clear()
+        two.code.sync.run_once()
+        assert reads[0] == read
+    assert whole(two, OTHER)
+    one.code.close()
+    one.storm.disconnect()
+    reads.clear()
+    two.code.sync.run_once()
+    assert reads[0] == {*keys.of_topology(WC), *keys.of_topology(OTHER)}
+
+
+def test_a_round_reads_all_entries_after_missed_events(cluster, one, two, reads):
+    two.code.sync.run_once()
+    cluster.ensemble.suspend(two.storm.state)
+    one.code.upload(WC, code_of(WC))
+    with pytest.raises(StateUnavailableError):
+        two.code.sync.run_once()
+    cluster.ensemble.resume(two.storm.state)
+    reads.clear()
+    two.code.sync.run_once()
+    assert reads[0] is None
+    assert whole(two)
+
+
+def test_entries_that_could_not_be_read_are_read_again(one, two, reads, monkeypatch):
+    two.code.sync.run_once()
+    one.code.upload(WC, code_of(WC))
+    children_many = two.storm.state.children_many
+    monkeypatch.setattr(two.storm.state, "children_many", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        two.code.sync.run_once()
+    monkeypatch.setattr(two.storm.state, "children_many", children_many)
+    one.code.upload(OTHER, code_of(OTHER))
+    reads.clear()
+    two.code.sync.run_once()
+    assert reads[0] == {*keys.of_topology(WC), *keys.of_topology(OTHER)}
+    assert whole(two)
 
 
 def test_a_new_version_is_copied_by_a_watch_too(live):
@@ -445,6 +513,25 @@ def test_it_goes_on_after_the_store_was_away(live, caplog):
         two.code.sync.wake()
         until(lambda: "blobs are not synchronised; next attempt in" in caplog.text)
     one.code.upload(WC, code_of(WC))
+    live.ensemble.resume(two.storm.state)
+    until(lambda: holders(one) == 2)
+
+
+def test_a_change_just_before_a_round_that_fails_is_not_lost(live, monkeypatch, caplog):
+    one, two = live.start(1), live.start(2)
+    verify, woken = two.code.store.verify, []
+
+    def change():
+        if not woken:
+            woken.append(True)
+            live.ensemble.suspend(two.storm.state)
+            one.code.upload(WC, code_of(WC))
+            two.code.sync.wake()
+        return verify()
+
+    monkeypatch.setattr(two.code.store, "verify", change)
+    two.code.start()
+    until(lambda: "blobs are not synchronised" in caplog.text)
     live.ensemble.resume(two.storm.state)
     until(lambda: holders(one) == 2)
 

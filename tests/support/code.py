@@ -115,7 +115,6 @@ class Nimbus:
             BlobSettings(self.folder, self.folder.with_suffix(".inbox"), chunk_bytes=1000, **times),
             leader=lambda: self.leader,
             submitted=lambda: list(self.submitted),
-            counts=None if cluster.inline else lambda _keys: self.storm.view.blob_counts(),
         )
 
     def stop(self) -> None:

@@ -94,7 +94,6 @@ class NimbusService:
             BlobSettings(folder / "blobs", folder / "inbox"),
             leader=lambda: self.leader,
             submitted=self.submissions.ids,
-            counts=lambda _keys: storm.view.blob_counts(),
         )
         self.conf_changes = ConfChanges(self.code)
         candidate = Candidate(

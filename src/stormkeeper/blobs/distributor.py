@@ -19,7 +19,7 @@ from stormkeeper.blobs.drafts import BLOCK, MOST_BYTES, Draft, disk_errors
 from stormkeeper.blobs.peers import PeerConnector
 from stormkeeper.blobs.publisher import Publisher, Upload, forget
 from stormkeeper.blobs.store import BlobStore
-from stormkeeper.blobs.sync import BlobCounts, BlobSync
+from stormkeeper.blobs.sync import BlobSync
 from stormkeeper.blobs.transfers import Downloads, Inbox, Uploads
 from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import folder
@@ -69,7 +69,7 @@ class BlobSettings:
 class CodeDistributor:
     """The blobs of one Nimbus, with the calls for topologies' code. Thread-safe.
 
-    `leader`, `submitted` and `counts` are as in `BlobSync`.
+    `leader` and `submitted` are as in `BlobSync`.
     """
 
     def __init__(
@@ -81,7 +81,6 @@ class CodeDistributor:
         *,
         leader: Callable[[], BlobWrites | None] = lambda: None,
         submitted: Callable[[], Collection[str]] = tuple,
-        counts: BlobCounts | None = None,
     ) -> None:
         self._storm = storm
         self._nimbus_id = nimbus_id
@@ -112,7 +111,6 @@ class CodeDistributor:
             scrub_secs=settings.scrub_secs,
             leader=leader,
             submitted=submitted,
-            counts=counts,
             tidy=self._expire,
         )
 

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -99,8 +99,7 @@ class BlobStore:
                     raise BlobNotFoundError(f"there is no blob {key} here")
                 return record, self._path(record.sha256).open("rb", buffering=0)
         except BlobStorageError:
-            if self.verify():
-                self.on_loss()
+            self.verify()
             raise
 
     def verify(self) -> list[str]:
@@ -169,8 +168,6 @@ class BlobStore:
                 why = f"its bytes cannot be read ({error.strerror or error})"
             lost = self._drop({record.sha256})
         self._report(lost, why)
-        if lost:
-            self.on_loss()
         return lost
 
     def folders(self) -> list[Path]:
@@ -270,9 +267,11 @@ class BlobStore:
         self.losses += len(lost)
         return lost
 
-    def _report(self, lost: Iterable[str], why: str) -> None:
+    def _report(self, lost: Collection[str], why: str) -> None:
         for key in lost:
             log.error("lost the blob %s in %s: %s; it is fetched again", key, self.folder, why)
+        if lost:
+            self.on_loss()
 
     def _has(self, sha256: str, size: int) -> bool:
         try:

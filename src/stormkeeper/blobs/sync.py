@@ -1,8 +1,9 @@
 """Keeps a Nimbus's blobs in step with the cluster, by carrying out `sync_plan`.
 
-A round begins when a watch fires, and at least every ``nimbus.code.sync.freq.secs``. A blob that
-the disk has lost is withdrawn in ZooKeeper and fetched from another Nimbus or else from a
-supervisor that runs its topology. A second thread slowly verifies the checksums.
+A round begins when a watch fires, and at least every ``nimbus.code.sync.freq.secs``. It reads the
+entries that events name, or all after lost events. A blob that the disk has lost is withdrawn in
+ZooKeeper and fetched from another Nimbus or else from a supervisor that runs its topology. A second
+thread slowly verifies the checksums.
 """
 
 from __future__ import annotations
@@ -42,11 +43,14 @@ from stormkeeper.errors import (
     PeerUnavailableError,
 )
 from stormkeeper.paths import NimbusId
+from stormkeeper.state.storage import EventType
 from stormkeeper.state.storm.blob_records import BlobEntry, BlobRecord, BlobWrites
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.watches import Callback
 
 log = logging.getLogger(__name__)
+
+_TOPS: Final = (paths.BLOB_KEY_SEQUENCES, paths.BLOBSTORE)
 
 #: After a failed round.
 _RETRY_SECS: Final = 2.0
@@ -62,10 +66,6 @@ LONGEST_REST_SECS: Final = 30.0
 _CLOSE_SECS: Final = 5.0
 
 Name = TypeVar("Name")
-
-#: Returns at least the counted of these keys, each with version and `BlobRecord.born`, with all
-#: that the session has synced.
-BlobCounts = Callable[[Collection[str]], Mapping[str, tuple[int, int]]]
 
 
 class PeerBackoff(Generic[Name]):
@@ -98,8 +98,8 @@ class BlobSync:
     """Synchronises the blobs of one Nimbus.
 
     `leader` returns the leader's writes, None while this Nimbus does not lead; `submitted` the
-    topologies in submission here. `counts` are read from the store by default. `tidy` is called in
-    each round. An unneeded blob is kept for `delay_secs`.
+    topologies in submission here. `tidy` is called in each round. An unneeded blob is kept for
+    `delay_secs`.
     """
 
     def __init__(
@@ -113,7 +113,6 @@ class BlobSync:
         delay_secs: float,
         leader: Callable[[], BlobWrites | None] = lambda: None,
         submitted: Callable[[], Collection[str]] = tuple,
-        counts: BlobCounts | None = None,
         scrub_secs: float = 3600.0,
         tidy: Callable[[], object] = lambda: None,
     ) -> None:
@@ -125,13 +124,16 @@ class BlobSync:
         self._delay_secs = delay_secs
         self._leader = leader
         self._submitted = submitted
-        self._counts = counts or storm.blob_counts
         #: As `BlobStore.on_loss`.
         self.on_loss: Callable[[], None] = lambda: None
         self._tidy = tidy
         self._unreached: PeerBackoff[str] = PeerBackoff(time.monotonic)
         self._refused: PeerBackoff[tuple[str, str]] = PeerBackoff(time.monotonic)
         self._unneeded_since: dict[str, float] = {}
+        self._entries: dict[str, BlobEntry] = {}
+        #: Keys whose entries may have changed since; None: any. Guarded by the lock.
+        self._changed: set[str] | None = None
+        self._changes = threading.Lock()
         #: Whether something changed since the last round began.
         self._woken = threading.Event()
         self._closing = threading.Event()
@@ -169,6 +171,8 @@ class BlobSync:
             self._rounds.notify_all()
         for thread in (self._rounds_thread, self._scrub_thread):
             thread.close(ANSWER_SECS + _CLOSE_SECS)
+        for top in _TOPS:
+            self._storm.state.unwatch_tree(top, self._on_event)
 
     def wake(self) -> None:
         self._woken.set()
@@ -176,7 +180,8 @@ class BlobSync:
 
     def missing(self) -> dict[str, Missing]:
         """Return the topologies whose code is not completely here, as of now or later."""
-        return sync_plan.missing(self._look(is_unsure_only=True))
+        self._store.verify()
+        return sync_plan.missing(self._look())
 
     def fetch(self, timeout_secs: float) -> bool:
         """Wait until a round has tried to fetch everything missing; False after the timeout."""
@@ -189,6 +194,9 @@ class BlobSync:
             return self._ended > begun
 
     def run_once(self) -> SyncPlan:
+        # Only a blob whose file exists counts as held by this Nimbus.
+        self._store.verify()
+        self._woken.clear()
         with self._rounds:
             self._begun += 1
             this = self._begun
@@ -235,41 +243,68 @@ class BlobSync:
                 self._rounds.notify_all()
         return plan
 
-    def _look(
-        self, callback: Callback | None = None, *, is_unsure_only: bool = False
-    ) -> BlobSnapshot:
+    def _look(self, callback: Callback | None = None) -> BlobSnapshot:
+        """Return all blobs for a round, which `callback` wakes, or else the unsure ones."""
         # In this order: a topology counts as submitted until active, and its code comes first.
         submitted = tuple(self._submitted())
         self._storm.state.sync_path(paths.STORMS)
         topologies = self._storm.active_storms(callback)
-        # Only a blob whose file exists counts as held by this Nimbus.
-        if self._store.verify():
-            self.on_loss()
-            if callback is None:
-                self.wake()
         local = self._store.all()
-        wanted = self._unsure(topologies, local) if is_unsure_only else None
-        entries = self._storm.blobs(wanted, callback)
         return BlobSnapshot(
             nimbus=self._nimbus,
             topologies=topologies,
             local=local,
-            entries={key: entry for key, entry in entries.items() if keys.is_key(key)},
+            entries=self._read_changed() if callback else self._read_unsure(topologies, local),
             submitted=submitted,
         )
 
-    def _unsure(
+    def _read_changed(self) -> Mapping[str, BlobEntry]:
+        """Return all entries; read those that may have changed."""
+        with self._changes:
+            changed, self._changed = self._changed, set()
+        is_followed = True
+        try:
+            if changed is None:
+                state = self._storm.state
+                is_followed = all(state.watch_tree(top, self._on_event) for top in _TOPS)
+            found = self._storm.blobs(changed, None if is_followed else self.wake)
+        except BaseException:
+            self._note(changed)
+            raise
+        known = {} if changed is None else self._entries
+        entries = {key: entry for key, entry in known.items() if key not in (changed or ())}
+        self._entries = entries | {key: each for key, each in found.items() if keys.is_key(key)}
+        if not is_followed:
+            self._note(None)
+        return self._entries
+
+    def _note(self, changed: Collection[str] | None) -> None:
+        with self._changes:
+            if changed is None:
+                self._changed = None
+            elif self._changed is not None:
+                self._changed.update(changed)
+
+    def _on_event(self, event: EventType, path: str) -> None:
+        """Note the key of a changed node; on the store's thread."""
+        _, top, *below = path.split("/")
+        self._note(None if event is EventType.EVENTS_MISSED else below[:1])
+        if f"/{top}" == paths.BLOB_KEY_SEQUENCES and len(below) == 1:
+            self.wake()
+
+    def _read_unsure(
         self, topologies: Collection[str], local: Mapping[str, BlobRecord]
-    ) -> tuple[str, ...]:
-        """Return the keys of topologies' code but of those that are here in the counted version.
+    ) -> Mapping[str, BlobEntry]:
+        """Return the entries of topologies' code but of what is here in the counted version.
 
         Each version is counted before any Nimbus has it, so there is none newer than these.
         """
         needed = [key for name in topologies for key in keys.of_topology(name)]
-        self._storm.state.sync_path(paths.BLOB_KEY_SEQUENCES)
-        counts = self._counts(needed)
+        counts = self._storm.view.blob_counts()
         here = {key: (each.version, each.born) for key, each in local.items()}
-        return tuple(key for key in needed if key not in here or here[key] != counts.get(key))
+        return self._storm.blobs(
+            [key for key in needed if key not in here or here[key] != counts.get(key)]
+        )
 
     def _announce(self, key: str, record: BlobRecord, *, is_counted: bool) -> None:
         try:
@@ -322,14 +357,14 @@ class BlobSync:
 
     def _fetch_from_supervisors(self, wanted: BlobFetch, local: BlobRecord | None) -> None:
         storm_id, part = keys.split(wanted.key)
-        assignment = self._storm.assignment_info(storm_id) if storm_id is not None else None
+        records = self._storm.view.caught_up()
+        assignment = records.assignments.get(storm_id or "")
         if storm_id is None or assignment is None:
             return
         nodes = {where.node for where in (assignment.executor_node_port or {}).values()}
-        for node, info in sorted(self._storm.all_supervisor_info().items()):
-            source = f"supervisor {node}"
-            is_resting = (source, wanted.key) in self._refused.now()
-            if node not in nodes or info.http_port is None or is_resting:
+        for node in sorted(nodes & records.supervisors.keys()):
+            info, source = records.supervisors[node], f"supervisor {node}"
+            if info.http_port is None or (source, wanted.key) in self._refused.now():
                 continue
             address = Address(info.hostname, info.http_port)
             peer = SupervisorPeer(address, storm_id, part, wanted.record.sha256)
@@ -387,10 +422,9 @@ class BlobSync:
     def _run_round(self) -> float:
         if self._rounds_thread.was_woken:
             self._closing.wait(_SETTLE_SECS)
-        # A change while the last round waited for changes is in that round already.
-        is_due = self._woken.is_set() or not self._rounds_thread.was_woken
-        if is_due and not self._closing.is_set():
-            self._woken.clear()
+        # A change while the last round waited for changes is in that round, unless it failed.
+        is_done = self._ended == self._begun and not self._woken.is_set()
+        if not ((self._rounds_thread.was_woken and is_done) or self._closing.is_set()):
             self.run_once()
         return self._until_next()
 

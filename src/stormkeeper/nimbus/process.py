@@ -169,7 +169,6 @@ def _run(
             settings,
             leader=lambda: duties.leader,
             submitted=submissions.ids,
-            counts=lambda _keys: storm.view.blob_counts(),
         )
         running.callback(code.close)
         submitted, conf_changes = SubmittedCode(code.store), ConfChanges(code)
@@ -209,7 +208,6 @@ def _run(
             storm,
             code.sync,
             nimbus_id,
-            bases=lambda: storm.view.caught_up().bases,
             elected=duties.begin,
             deposed=end_leading,
             disk_fault=lambda: disk.fault,
@@ -358,8 +356,8 @@ def _register(
 
 def _find_disk_fault(code: CodeDistributor, is_written: bool, had_fault: bool) -> str | None:
     try:
-        if is_written and code.store.verify():
-            code.store.on_loss()
+        if is_written:
+            code.store.verify()
         faults = (
             find_fault(each, had_fault=had_fault, is_written=is_written) for each in code.folders()
         )

@@ -45,7 +45,6 @@ READS = {
     "topology_profile_requests",
     "blobstore",
     "blobstore_info",
-    "blob_counts",
     "blob_key_sequence",
     "blobs",
     "backpressure_topologies",

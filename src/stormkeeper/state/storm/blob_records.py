@@ -101,14 +101,13 @@ class BlobReads(RecordReader):
         """Return blobs by key, as of now or later; all by default.
 
         `callback` is called once when a version of these blobs is counted or deleted, and, without
-        `keys`, when a key comes or goes. Holders of a new version follow a moment later: watch
-        `blobstore_info`.
+        `keys`, when a key comes or goes. Holders follow a moment later: watch `blobstore_info`.
         """
+        if keys is not None and not keys:
+            return {}
         self._state.sync_path(paths.BLOB_KEY_SEQUENCES)
         if keys is None:
             keys = self._names(paths.BLOB_KEY_SEQUENCES, callback)
-        if not keys:
-            return {}
         numbers = [paths.blob_key_sequence(key) for key in keys]
         with ExitStack() as reads:
             for path in numbers if callback is not None else ():
@@ -136,15 +135,6 @@ class BlobReads(RecordReader):
                 tuple(holder.nimbus for holder in now),
             )
         return entries
-
-    def blob_counts(self, keys: Collection[str]) -> dict[str, tuple[int, int]]:
-        """Return the highest version and `BlobRecord.born` of each counted blob, perhaps old."""
-        nodes = self._state.read_many([paths.blob_key_sequence(key) for key in keys])
-        return {
-            key: (counted(node.data), node.stat.created)
-            for key, node in zip(keys, nodes, strict=True)
-            if node is not None
-        }
 
     def _blob_record(self, path: str, node: NodeData) -> BlobRecord | None:
         try:
