@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from stormkeeper import paths
-from stormkeeper.errors import SerializationError
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.cluster_view import records_below
 from stormkeeper.state.subscription import Subscription
@@ -17,8 +15,6 @@ from stormkeeper.state.subtrees import Difference
 from stormkeeper.supervisor.slot_model import CrashSeries, Restart, SlotAssignment, SlotRecord
 from stormkeeper.thrift.records import Assignment, LaunchClaim, WorkerLaunch
 from stormkeeper.topology.plan import Claim
-
-log = logging.getLogger(__name__)
 
 #: By topology id; None: an unreadable assignment.
 Assigned = Mapping[str, Assignment | None]
@@ -35,7 +31,7 @@ class Assignments:
         self._publish = publish
         self._subscription = Subscription(
             storm.state,
-            [records_below(paths.ASSIGNMENTS, storm.codec, self._on_unreadable)],
+            [records_below(paths.ASSIGNMENTS, storm.codec)],
             name="assignments",
         )
         self._subscription.add_listener(self._on_change)
@@ -74,10 +70,6 @@ class Assignments:
         if known != self._published:
             self._published = known
             self._publish(known)
-
-    def _on_unreadable(self, path: str, error: SerializationError) -> None:
-        storm_id = path.removeprefix(f"{paths.ASSIGNMENTS}/")
-        log.warning("the assignment of %s stays as it was: %s", storm_id, error)
 
 
 _MIB: Final = 2**20

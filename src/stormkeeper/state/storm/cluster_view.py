@@ -51,9 +51,7 @@ _RECORDS: Mapping[str, type] = {
 Names = Mapping[str, frozenset[str]]
 
 
-def records_below(
-    path: str, codec: Codec, on_unreadable: Callable[[str, SerializationError], None]
-) -> Subtree:
+def records_below(path: str, codec: Codec) -> Subtree:
     """Return the subtree of a directory of records; an unreadable value is the error."""
     cls = _RECORDS[path]
 
@@ -61,7 +59,7 @@ def records_below(
         try:
             record: Any = codec.read(cls, data)
         except SerializationError as error:
-            on_unreadable(node, error)
+            log.warning("%s is left out: %s", node, error)
             return error
         compact = _COMPACTED.get(cls)
         return record if compact is None else compact(record)
@@ -189,7 +187,6 @@ class ClusterView:
     def __init__(self, state: StateReader, codec: Codec) -> None:
         #: By subtree, the nodes and what was made of them. Replaced as a whole: threads may race.
         self._made: Mapping[str, tuple[Mapping[str, Node], Any]] = {}
-        self._unreadable = 0
         self._state = state
         self._lock = threading.Lock()
         #: By path of the subtree.
@@ -200,10 +197,8 @@ class ClusterView:
             state,
             [
                 *(
-                    records_below(path, codec, self._on_unreadable)._replace(
-                        # Each supervisor writes its record again every few seconds.
-                        is_busy=path == paths.SUPERVISORS
-                    )
+                    # Each supervisor writes its record again every few seconds.
+                    records_below(path, codec)._replace(is_busy=path == paths.SUPERVISORS)
                     for path in _RECORDS
                 ),
                 Subtree(paths.WORKERBEATS, 2),
@@ -211,11 +206,6 @@ class ClusterView:
             ],
             name="cluster view",
         ).start()
-
-    @property
-    def unreadable(self) -> int:
-        """Number of unreadable values found so far."""
-        return self._unreadable
 
     def close(self) -> None:
         self.subscription.close()
@@ -263,10 +253,6 @@ class ClusterView:
     def now(self) -> ClusterRecords:
         """Return records with all writes before this call; supervisors' values may wait."""
         return self._records(self.subscription.now(may_wait=True))
-
-    def _on_unreadable(self, path: str, error: SerializationError) -> None:
-        self._unreadable += 1
-        log.warning("%s is left out: %s", path, error)
 
     def _records(self, snapshot: Snapshot) -> ClusterRecords:
         trees, made = snapshot.trees, dict(self._made)
