@@ -247,32 +247,28 @@ _REMIND_SECS: Final = 60.0
 ALL_ANSWER: Final = "Every Pacemaker answers again"
 
 
+@dataclass(eq=False)
 class MissingServers:
     """Logs which servers reads miss, on changes and every minute; thread-safe."""
 
-    def __init__(self, servers: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._servers = servers
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._failures: Mapping[Address, str] = MappingProxyType({})
-        self._logged = 0.0
-
-    @property
-    def failures(self) -> Mapping[Address, str]:
-        """Reasons by server missed in the last read."""
-        return self._failures
+    servers: int
+    clock: Callable[[], float] = time.monotonic
+    #: Reasons in the last read, by server.
+    failures: Mapping[Address, str] = field(default_factory=dict, init=False)
+    _logged: float = field(default=0.0, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def note(self, failed: Mapping[Address, StormkeeperError]) -> None:
         failures = MappingProxyType({server: str(error) for server, error in failed.items()})
-        now = self._clock()
+        now = self.clock()
         with self._lock:
-            is_known = failures.keys() == self._failures.keys()
-            self._failures = failures
+            is_known = failures.keys() == self.failures.keys()
+            self.failures = failures
             if is_known and (not failures or now < self._logged + _REMIND_SECS):
                 return
             self._logged = now
         if failures:
-            log.warning("%s", describe_failures(failures, self._servers))
+            log.warning("%s", describe_failures(failures, self.servers))
         else:
             log.info(ALL_ANSWER)
 
