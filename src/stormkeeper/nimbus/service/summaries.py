@@ -274,13 +274,13 @@ class Refresher:
         self._resumed = time.thread_time()
 
     def _step(self) -> float:
-        began = time.monotonic()
         with self._lock:
             first = self._first
-            if first is None or (first.done() and began > self._until):
+            if first is None or (first.done() and time.monotonic() > self._until):
                 self._first = None
                 return math.inf
-        self._resumed, self._paused_secs = time.thread_time(), 0.0
+        began = self._resumed = time.thread_time()
+        self._paused_secs = 0.0
         try:
             self._refresh()
         except BaseException as error:
@@ -292,7 +292,7 @@ class Refresher:
             return math.inf
         if not first.done():
             first.set_result(None)
-        worked = time.monotonic() - began - self._paused_secs
+        worked = time.thread_time() - began
         pause = max(_SHORTEST_PAUSE_SECS, _PAUSE_FACTOR * worked - self._paused_secs)
         return min(pause, _LONGEST_PAUSE_SECS)
 
