@@ -158,7 +158,7 @@ class Fleet:
         conf = cluster.loaded(settings["conf"])
         self._state = backends.connect(conf)
         codec = Codec.from_conf(conf)
-        whole = records_below(paths.ASSIGNMENTS, codec, lambda *_: None)
+        whole = records_below(paths.ASSIGNMENTS, codec)
 
         def decode(path, data):
             return launches_of(whole.decode(path, data))
