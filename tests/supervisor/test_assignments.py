@@ -102,10 +102,10 @@ def test_failed_reads_are_repeated_and_logged(world, monkeypatch, caplog):
     until(lambda: world.now() == {"a-1-1": "one"})
     whole, failures = world.storm.state.read_many, ["once", "twice"]
 
-    def read(wanted, watch=False):
+    def read(*arguments, **options):
         if failures:
             raise StateUnavailableError(f"no server answered {failures.pop()}")
-        return whole(wanted, watch)
+        return whole(*arguments, **options)
 
     monkeypatch.setattr(world.storm.state, "read_many", read)
     world.assign("a-1-1", "two")
