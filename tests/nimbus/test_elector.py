@@ -396,7 +396,6 @@ class TestClosing:
             one.elector.close()
             one.elector.add_to_leader_lock_queue()
             assert not one.elector.is_leader
-            one.storm.view.close()
         assert session.connection is ConnectionState.CONNECTED
         store.close()
 

@@ -49,7 +49,7 @@ def test_what_others_have_is_lacking(session, storm, here, elsewhere, lacking):
 def test_topologies_in_memory_are_those_of_now(ensemble, others):
     """Of each of the leaders before."""
     mine = StormClusterState(ensemble.session(), Codec())
-    candidate = Candidate(mine, Shelf())
+    candidate = Candidate(mine, Shelf(), bases=lambda: mine.view.caught_up().bases)
     assert candidate.check() == Checked()
     for number in range(others):
         session = ensemble.session()

@@ -100,6 +100,7 @@ class NimbusService:
             storm,
             self.code.sync,
             self.id,
+            bases=lambda: storm.view.caught_up().bases,
             elected=self._elected,
             deposed=self._deposed,
         )

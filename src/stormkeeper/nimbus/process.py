@@ -208,6 +208,7 @@ def _run(
             storm,
             code.sync,
             nimbus_id,
+            bases=lambda: storm.view.caught_up().bases,
             elected=duties.begin,
             deposed=end_leading,
             disk_fault=lambda: disk.fault,

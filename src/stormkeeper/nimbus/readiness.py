@@ -18,9 +18,9 @@ from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.errors import NoNodeError, StateError, StormkeeperError
 from stormkeeper.nimbus import election
 from stormkeeper.paths import NimbusId
+from stormkeeper.state import leader_lock
 from stormkeeper.state.leader_lock import Fence, Lock
 from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState, leader_state
-from stormkeeper.state.storm.cluster_view import ClusterRecords
 from stormkeeper.thrift.records import StormBase
 
 log = logging.getLogger(__name__)
@@ -45,8 +45,9 @@ class Candidate:
     the connection; then the writes are disconnected. Both are called alternately, on one thread,
     and may block; other Nimbuses wait at most half a minute for `deposed`.
 
-    Without `nimbus` the disk is not checked. `disk_fault` returns why the disk takes no files.
-    `may_take_over` permits leading topologies of a Java Nimbus (`--take-over`).
+    Without `nimbus` the disk is not checked. `bases` returns the topologies, with all that the
+    session has synced; they are read from the store by default. `disk_fault` returns why the disk
+    takes no files. `may_take_over` permits leading topologies of a Java Nimbus (`--take-over`).
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Candidate:
         code: BlobSync,
         nimbus: NimbusId | None = None,
         *,
+        bases: Callable[[], Mapping[str, StormBase]] | None = None,
         elected: Callable[[LeaderClusterState], None] = lambda _leader: None,
         deposed: Callable[[], None] = lambda: None,
         disk_fault: Callable[[], str | None] = lambda: None,
@@ -63,6 +65,7 @@ class Candidate:
         self._storm = storm
         self._code = code
         self._nimbus = nimbus
+        self._bases = bases or storm.storm_bases
         self._elected = elected
         self._deposed = deposed
         self._disk_fault = disk_fault
@@ -88,12 +91,11 @@ class Candidate:
         """Check whether this Nimbus may lead the present topologies, and log why not."""
         # Includes the last leader's writes.
         self._storm.state.sync_path(paths.STORMS)
-        records = self._storm.view.caught_up()
-        foreign = frozenset() if self._may_take_over else foreign_to(records.bases)
+        foreign = frozenset() if self._may_take_over else foreign_to(self._bases())
         missing = self._code.missing()
         # Lost code waits for its holder; the election does not.
         lacking = (each for each, what in missing.items() if len(what.lost) < len(what.keys))
-        found = election.Checked(frozenset(lacking), foreign, self._yields(records))
+        found = election.Checked(frozenset(lacking), foreign, self._yields())
         self._log_findings(found, {each: what for each, what in missing.items() if what.lost})
         return found
 
@@ -158,14 +160,15 @@ class Candidate:
         if leader is not None:
             leader.disconnect()
 
-    def _yields(self, records: ClusterRecords) -> bool:
+    def _yields(self) -> bool:
         if self._nimbus is None or self._disk_fault() is None:
             return False
-        nimbuses = records.nimbuses.values()
-        writable = {(each.host, each.port) for each in nimbuses if not each.disk_fault}
+        writable = {
+            (each.host, each.port) for each in self._storm.nimbuses() if not each.disk_fault
+        }
         others = {
             lock.nimbus[:2]
-            for lock in records.locks
+            for lock in leader_lock.queue(self._storm.state)
             if lock.nimbus is not None and not lock.revoked
         }
         return bool(others & writable - {self._nimbus[:2]})
