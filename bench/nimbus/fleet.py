@@ -35,7 +35,7 @@ from stormkeeper.pacemaker.wire.encoder import encode
 from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
 from stormkeeper.state import backends
 from stormkeeper.state.storm.cluster_view import records_below
-from stormkeeper.state.subscription import Snapshot, Subscription, Subtree
+from stormkeeper.state.subscription import Subscription, Subtree
 from stormkeeper.supervisor import registration
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, LaunchClaim
 from stormkeeper.thrift.serialization import Codec, serialize
@@ -152,7 +152,8 @@ class Fleet:
         self._to_start = set()
         self._pending = deque()
         self.written = self.failed = 0
-        self._seen = Snapshot()
+        #: Of assignments, as the subscription tells them.
+        self._changes = deque()
         self._turn = 0
         self._sessions = []
         conf = cluster.loaded(settings["conf"])
@@ -165,7 +166,9 @@ class Fleet:
 
         self._assignments = Subscription(
             self._state, [Subtree(whole.path, whole.depth, decode)], name="assignments"
-        ).start()
+        )
+        self._assignments.add_listener(self._changes.extend)
+        self._assignments.start()
         self._thread = threading.Thread(target=self._run, name="supervisors", daemon=True)
         self._thread.start()
 
@@ -233,9 +236,9 @@ class Fleet:
             time.sleep(max(0.0, due - time.monotonic()))
 
     def _follow(self):
-        snapshot = self._assignments.snapshot
         touched = set()
-        for change in () if snapshot is self._seen else snapshot.changes_since(self._seen):
+        while self._changes:
+            change = self._changes.popleft()
             storm_id = change.path.rpartition("/")[2]
             for launch in change.before.value or () if change.before else ():
                 each = self._by_id[launch.node]
@@ -245,7 +248,6 @@ class Fleet:
                 each = self._by_id[launch.node]
                 each.launches[launch.claim] = storm_id, launch.port, launch.is_released
                 touched.add(each)
-        self._seen = snapshot
         for each in touched:
             if each.is_up:
                 if each.settle():

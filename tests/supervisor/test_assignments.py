@@ -80,7 +80,7 @@ def test_what_cannot_be_read_stays_as_it_was(world, caplog):
     world.following.start()
     until(lambda: world.now() == {"a-1-1": "one"})
     world.leading.state.set_data(paths.assignment("a-1-1"), b"garbage")
-    until(lambda: "/assignments/a-1-1 is left out" in caplog.text)
+    until(lambda: "/assignments/a-1-1 cannot be read" in caplog.text)
     world.assign("b-2-1", "two")
     until(lambda: world.now() == {"a-1-1": "one", "b-2-1": "two"})
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, MutableMapping
 from types import FrameType
 from typing import Any, Final, Protocol, Self
@@ -48,6 +49,7 @@ def announce(line: str) -> None:
 class Closing(Protocol):
     """A context that ends with `close`."""
 
+    @abstractmethod
     def close(self) -> None: ...
 
     def __enter__(self) -> Self:

@@ -33,13 +33,15 @@ def in_thread(work: Callable[[], T], name: str) -> Future[T]:
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()  # not cancellable any more
 
-    def run() -> None:
+    def run(done: Future[T]) -> None:
         try:
             done.set_result(work())
         except BaseException as error:
             done.set_exception(error)
+        finally:
+            del done  # of the error's traceback, which the future has
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    threading.Thread(target=run, args=(done,), name=name, daemon=True).start()
     return done
 
 

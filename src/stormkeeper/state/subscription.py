@@ -372,7 +372,7 @@ class Subscription:
                 return self._answers(read, paths[:half]) + self._answers(read, paths[half:])
             if paths[0] in self._roots:
                 raise
-            log.warning("%s is left out: %s", paths[0], error)
+            log.warning("%s cannot be read: %s", paths[0], error)
             return [error]
 
     def _list_many(self, paths: list[str]) -> list[list[str] | None]:

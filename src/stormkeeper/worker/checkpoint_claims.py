@@ -113,7 +113,7 @@ class Checkpoint:
         return self._path(self._folder, str(claim))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Claims:
     """The claims of a worker's queries, by query id, or of a script, by checkpoint location.
 

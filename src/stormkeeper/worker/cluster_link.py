@@ -63,7 +63,7 @@ _CLOCK_SECS = 2.0
 _PATIENCE_SECS = 5.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # it has the credentials
 class ClusterLink:
     """Follows a topology's base, log levels and credentials, and writes reports in order.
 

@@ -74,7 +74,7 @@ _BATCH_LOOK_SECS = 0.005
 _END_LOOK_SECS = 0.2
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class StopRequest:
     """Whether the worker is asked to end early, and with which exit code. Thread-safe.
 

@@ -169,7 +169,7 @@ class _Running:
     starts: Starts
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TopologyRun:
     """The running queries of a topology; `on_end` gets queries that end without an error."""
 

@@ -101,7 +101,7 @@ def test_unreadable_record_is_named_and_logged_once(view, leader, memory, caplog
         leader.set_assignment(f"c{number}", Assignment("/a"))
         assert view.caught_up().unreadable == {paths.assignment("b")}
         assert "b" not in view.caught_up().assignments
-    assert caplog.text.count("/assignments/b is left out: not an Assignment") == 1
+    assert caplog.text.count("/assignments/b cannot be read: not an Assignment") == 1
     leader.set_assignment("b", Assignment("/a"))
     assert view.caught_up().unreadable == frozenset()
 

@@ -69,7 +69,7 @@ def test_a_denied_node_is_unreadable_until_its_next_change(storm, operator, capl
     storm.state.mkdirs(paths.query_end("c", "another"))
     assert "another" in storm.view.caught_up().ended["c"]
     for path in (BASE, QUERIES):
-        assert caplog.text.count(f"{path} is left out: ") == 1
+        assert caplog.text.count(f"{path} cannot be read: ") == 1
     deny(operator, OPEN_ACL_UNSAFE)
     changed(operator)
     until(lambda: is_whole(storm.view.now()))

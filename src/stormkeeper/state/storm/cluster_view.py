@@ -59,7 +59,7 @@ def records_below(path: str, codec: Codec) -> Subtree:
         try:
             record: Any = codec.read(cls, data)
         except SerializationError as error:
-            log.warning("%s is left out: %s", node, error)
+            log.warning("%s cannot be read: %s", node, error)
             return error
         compact = _COMPACTED.get(cls)
         return record if compact is None else compact(record)
