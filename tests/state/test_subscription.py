@@ -7,10 +7,9 @@ import pytest
 from stormkeeper.errors import StateClosedError, StateUnavailableError
 from stormkeeper.state.storage import Create, Delete, EventType, SetData
 from stormkeeper.state.subscription import Subscription
-from stormkeeper.state.subtrees import Subtree
+from stormkeeper.state.subtrees import Snapshot, Subtree
 from stormkeeper.state.zookeeper.tree import Tree
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
-from support.differences import differences
 from support.memory_state import MemoryEnsemble
 from support.waiting import DEADLINE_SECS, until
 
@@ -75,7 +74,7 @@ def test_what_did_not_change_is_the_same_object(subscribed, state):
     assert after.revision == before.revision + 1
     assert after.trees["/names"] is before.trees["/names"]
     assert after.trees["/a"]["/a/first"] is before.trees["/a"]["/a/first"]
-    assert [change.path for change in differences(before, after)] == ["/a/second"]
+    assert [change.path for change in after.changes_since(before)] == ["/a/second"]
     assert subscribed.caught_up() is after
 
 
@@ -83,7 +82,7 @@ def test_node_made_again_is_a_change(subscribed, state):
     before = subscribed.caught_up()
     state.commit([Delete("/a/first"), Create("/a/first", b"1")])
     after = subscribed.caught_up()
-    (change,) = [one for one in differences(before, after) if one.path == "/a/first"]
+    (change,) = [one for one in after.changes_since(before) if one.path == "/a/first"]
     assert change.before.stat.created < change.after.stat.created
 
 
@@ -100,7 +99,7 @@ def test_listener_gets_what_changed(subscribed, state):
     newest = subscribed.caught_up()
     until(lambda: told and told[-1][1] is newest)
     for changes, snapshot in told:
-        found = differences(known[-1], snapshot)
+        found = snapshot.changes_since(known[-1])
         assert {one.path: one for one in changes} == {one.path: one for one in found}
         assert len(changes) == len(found)
         known.append(snapshot)
@@ -116,7 +115,7 @@ def test_changes_come_in_the_order_of_the_store(subscribed, state):
         ]
     )
     state.set_data("/a/1", b"again")
-    changes = differences(before, subscribed.caught_up())
+    changes = subscribed.caught_up().changes_since(before)
     gone = [one.path for one in changes if one.after is None]
     assert gone == ["/names/x/p", "/names/x"]
     assert [one.path for one in changes if one.path.startswith("/a/")][-1] == "/a/1"
@@ -475,3 +474,7 @@ class TestTreeWatch:
         state.set_data("/top/x", b"1")
         found = state.stat_many(["/top/x", "/absent"])
         assert found == [state.get_stat("/top/x"), None]
+
+
+def test_empty_snapshot_has_no_changes():
+    assert Snapshot().changes_since(Snapshot()) == []

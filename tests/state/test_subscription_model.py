@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from stormkeeper.errors import StateError
 from stormkeeper.state.subscription import Subscription
 from stormkeeper.state.subtrees import Subtree, change_order
-from support.differences import differences
 from support.memory_state import MemoryEnsemble
 
 SUBTREES = (
@@ -102,9 +101,9 @@ class Beside(RuleBasedStateMachine):
                 assert (None if node is None else node.value) == value
 
     def check_changes(self, changes):
-        """A listener gets what `differences` finds."""
+        """A listener gets what `Snapshot.changes_since` finds."""
         before, self.known = self.known, self.subscription.snapshot
-        found = differences(before, self.known)
+        found = self.known.changes_since(before)
         if {one.path: one for one in changes} != {one.path: one for one in found}:
             self.faults.append((changes, found))
         if list(map(change_order, changes)) != list(map(change_order, found)):

@@ -102,10 +102,10 @@ def test_failed_reads_are_repeated_and_logged(world, monkeypatch, caplog):
     until(lambda: world.now() == {"a-1-1": "one"})
     whole, failures = world.storm.state.read_many, ["once", "twice"]
 
-    def read(*arguments, **options):
+    def read(wanted, watch=False):
         if failures:
             raise StateUnavailableError(f"no server answered {failures.pop()}")
-        return whole(*arguments, **options)
+        return whole(wanted, watch)
 
     monkeypatch.setattr(world.storm.state, "read_many", read)
     world.assign("a-1-1", "two")

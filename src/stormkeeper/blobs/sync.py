@@ -244,7 +244,7 @@ class BlobSync:
         return plan
 
     def _look(self, callback: Callback | None = None) -> BlobSnapshot:
-        """Return all blobs, or, without `callback`, the unsure ones."""
+        """Return all blobs for a round, which `callback` wakes, or else the unsure ones."""
         # In this order: a topology counts as submitted until active, and its code comes first.
         submitted = tuple(self._submitted())
         self._storm.state.sync_path(paths.STORMS)

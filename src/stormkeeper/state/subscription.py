@@ -29,10 +29,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from stormkeeper.daemon.periodic import PeriodicThread
-from stormkeeper.errors import AccessDeniedError, StateClosedError, StateUnavailableError
+from stormkeeper.errors import StateClosedError, StateUnavailableError
 from stormkeeper.state.storage import EventType, NodeData, NodeStat, StateReader
 from stormkeeper.state.subtrees import Difference, Mirror, Snapshot, Subtree, Work
 
@@ -47,7 +47,7 @@ _CLOSE_SECS: Final = 5.0
 #: Most changed values of busy subtrees read in a second: 2 % of a core.
 _BUSY_READS: Final = 100
 
-#: Takes the differences to the snapshot before, in the order of `change_order`.
+#: Takes the differences to the snapshot before, in the order of `Snapshot.changes_since`.
 Listener = Callable[[Sequence[Difference]], None]
 
 
@@ -145,6 +145,11 @@ class Subscription:
         """
         with self._published:
             return 0.0 if self._is_current(self._queued) else self._clock() - self._current_at
+
+    @property
+    def old_answers(self) -> int:
+        """Number of ignored answers that were older than what was known."""
+        return self._mirror.old_answers
 
     def start(self) -> Self:
         self._thread.start()
@@ -338,21 +343,21 @@ class Subscription:
 
     def _is_done(self, work: Work) -> bool:
         """Read what is to be read; return False if the answers may be of a lagging server."""
-        mirror = self._mirror
+        state, mirror, watch = self._state, self._mirror, not self._is_persistent
         old = mirror.old_answers
-        takes: list[Callable[..., None]] = [mirror.listed, mirror.checked, mirror.read]
         try:
-            answers = (
-                self._answers(self._list_many, work.lists),
-                self._answers(self._stat_many, work.stats),
-                self._answers(self._read_many, work.values),
-            )
+            names = state.children_many(work.lists, watch) if work.lists else []
+            stats = self._stat_many(work.stats) if work.stats else []
+            values = self._read_many(work.values) if work.values else []
             if self._has_missed:
                 mirror.restore(work)
                 return False
-            for take, some, found in zip(takes, work, answers, strict=True):
-                for path, one in zip(some, found, strict=True):
-                    (mirror.denied if isinstance(one, AccessDeniedError) else take)(path, one)
+            for path, below in zip(work.lists, names, strict=True):
+                mirror.listed(path, below)
+            for path, stat in zip(work.stats, stats, strict=True):
+                mirror.checked(path, stat)
+            for path, node in zip(work.values, values, strict=True):
+                mirror.read(path, node)
         except BaseException:
             # Also after a defect of `decode`: what is not read must not count as read.
             mirror.restore(work)
@@ -362,24 +367,10 @@ class Subscription:
             return False
         return True
 
-    def _answers(self, read: Callable[..., Sequence[Any]], paths: list[str]) -> list[Any]:
-        """Return answers; a denied node's is the error."""
-        try:
-            return [*read(paths)] if paths else []
-        except AccessDeniedError as error:
-            if len(paths) > 1:
-                half = len(paths) // 2
-                return self._answers(read, paths[:half]) + self._answers(read, paths[half:])
-            if paths[0] in self._roots:
-                raise
-            log.warning("%s cannot be read: %s", paths[0], error)
-            return [error]
-
-    def _list_many(self, paths: list[str]) -> list[list[str] | None]:
-        return self._state.children_many(paths, not self._is_persistent)
-
     def _read_many(self, paths: list[str]) -> list[NodeData | None]:
-        return self._state.read_many(paths, not self._is_persistent, watch_absent=False)
+        if self._is_persistent:
+            return self._state.read_many(paths)
+        return self._state.read_many(paths, watch=True, watch_absent=False)
 
     def _stat_many(self, paths: list[str]) -> list[NodeStat | None]:
         if self._is_persistent:

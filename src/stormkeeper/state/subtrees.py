@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple
 
 from stormkeeper import paths
-from stormkeeper.errors import AccessDeniedError
 from stormkeeper.state.storage import EventType, NodeData, NodeStat
 
 #: Most lists, most looks and most values of one `Work`: the store answers them within the deadline
@@ -21,9 +20,9 @@ class Subtree(NamedTuple):
     """A node and `depth` levels below.
 
     `decode` takes path and value of each node below the first, on all levels, once per version, and
-    must not raise: it returns an error as the value. A denied node's value is the error, until a
-    change or reconnection. Without `decode` only names are kept; nodes of the last level have their
-    parents' metadata. `is_busy`: many values change often, so they may wait.
+    must not raise: it returns an error as the value. Without `decode` only names are kept; nodes of
+    the last level have their parents' metadata. `is_busy`: many values change often, so they may
+    wait.
     """
 
     path: str
@@ -61,6 +60,21 @@ class Snapshot:
 
     revision: int = 0
     trees: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
+
+    def changes_since(self, before: Snapshot) -> list[Difference]:
+        """Return the differences: removals first, the deepest first, then by zxid."""
+        changes = []
+        for root, nodes in self.trees.items():
+            old = before.trees.get(root, {})
+            if nodes is old:
+                continue
+            changes += [Difference(path, old[path], None) for path in old.keys() - nodes.keys()]
+            changes += [
+                Difference(path, old.get(path), node)
+                for path, node in nodes.items()
+                if old.get(path) is not node
+            ]
+        return sorted(changes, key=change_order)
 
 
 def change_order(change: Difference) -> tuple[int, int]:
@@ -176,7 +190,7 @@ class Mirror:
             self._remove(gone)
         subtree, level = self._placed(path)
         new = dict.fromkeys(sorted(below - known))
-        if not _is_readable(self._trees[subtree.path].get(path)):
+        if path not in self._trees[subtree.path]:
             self._stats[path] = None  # nothing is known below an unknown node
         elif subtree.is_listed(level + 1):
             self._put_names(subtree, path, new)
@@ -195,13 +209,7 @@ class Mirror:
         if level and subtree.decode is not None and not _has_same_value(known, stat):
             self._values[path] = None
         else:
-            self._put(path, Node(known.value if _is_readable(known) else None, stat))
-
-    def denied(self, path: str, error: AccessDeniedError) -> None:
-        """Take a denied node, with its last metadata."""
-        known = self._trees[self._placed(path)[0].path].get(path)
-        self._put(path, Node(error, known.stat if known else NodeStat(*[0] * 6)))
-        self._lists.pop(path, None)
+            self._put(path, Node(known.value if known is not None else None, stat))
 
     def read(self, path: str, found: NodeData | None) -> None:
         """Take a node's value and metadata."""
@@ -257,7 +265,7 @@ class Mirror:
             return
         if level < subtree.depth and not _has_same_children(known, node.stat):
             self._lists[path] = None
-        if known is None or known.stat != node.stat or known.value is not node.value:
+        if known is None or known.stat != node.stat:
             self._before.setdefault(path, known)
             nodes[path] = node
             self._changed.add(subtree.path)
@@ -286,16 +294,12 @@ class Mirror:
             self._changed.add(subtree.path)
 
 
-def _is_readable(node: Node | None) -> TypeGuard[Node]:
-    return node is not None and not isinstance(node.value, AccessDeniedError)
-
-
 def _has_same_value(known: Node | None, stat: NodeStat) -> bool:
-    return _is_readable(known) and known.stat[1:3] == stat[1:3]
+    return known is not None and known.stat[1:3] == stat[1:3]
 
 
 def _has_same_children(known: Node | None, stat: NodeStat) -> bool:
-    return _is_readable(known) and (
+    return known is not None and (
         (known.stat.created, known.stat.children_modified) == (stat.created, stat.children_modified)
     )
 

@@ -1,11 +1,8 @@
 """From the records in a store to a plan, and back into the store."""
 
-import threading
-
 import pytest
 
 from stormkeeper import paths
-from stormkeeper.errors import AccessDeniedError
 from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.nimbus.lifecycle import Command, Event, after
 from stormkeeper.nimbus.round import pending_deadlines
@@ -189,23 +186,6 @@ def test_unreadable_record_blocks_a_topology(cluster, path, what):
     cluster.submit("u", workers=1)
     assert [each.storm_id for each in cluster.plan()] == ["u"]
     assert cluster.places("u") == ["a:6701"]
-
-
-def test_denied_names_of_queries_block_a_topology(cluster, monkeypatch):
-    cluster.supervise("a")
-    cluster.submit("t", workers=1)
-    children_many = cluster.memory.children_many
-
-    def deny(wanted, watch=False):
-        is_view = threading.current_thread().name == "cluster view"  # heartbeats are there, too
-        if is_view and paths.workerbeats("t") in wanted:
-            raise AccessDeniedError("the node's ACL does not allow it")
-        return children_many(wanted, watch)
-
-    monkeypatch.setattr(cluster.memory, "children_many", deny)
-    cluster.memory.mkdirs(paths.query_claim("t", "query"))
-    assert cluster.read().topologies["t"].blocked == "its queries' names cannot be read"
-    assert cluster.plan() == []
 
 
 def test_unreadable_supervisor_keeps_its_workers(cluster):

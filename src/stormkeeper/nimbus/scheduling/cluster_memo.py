@@ -165,8 +165,6 @@ def _block_unreadable(
     for storm_id, topology in topologies.items():
         if paths.assignment(storm_id) in snapshot.unreadable:
             topologies[storm_id] = replace(topology, blocked="its assignment cannot be read")
-        elif paths.workerbeats(storm_id) in snapshot.unreadable:
-            topologies[storm_id] = replace(topology, blocked="its queries' names cannot be read")
 
 
 def _unreadable_supervisors(

@@ -167,7 +167,7 @@ class ClusterRecords:
     holders: Mapping[str, tuple[BlobHolder, ...]] = field(default_factory=dict)
     #: The leader's lock, and those of the Nimbuses that wait.
     locks: tuple[Lock, ...] = ()
-    #: Paths of unreadable nodes, which must not count as absent.
+    #: Paths of unreadable records, which must not count as absent.
     unreadable: frozenset[str] = frozenset()
     #: By subtree and path.
     nodes: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
@@ -234,7 +234,7 @@ class ClusterView:
     def blob_counts(self) -> Mapping[str, tuple[int, int]]:
         """Return the highest version and `BlobRecord.born` by blob key, as `caught_up`."""
         top = paths.BLOB_KEY_SEQUENCES
-        nodes = self._nodes(Subtree(top, 1, lambda _path, data: counted(data)), "blob counts")
+        nodes = self._nodes(Subtree(top, 1, _counted), "blob counts")
         return {
             path.removeprefix(f"{top}/"): (node.value, node.stat.created)
             for path, node in nodes.items()
@@ -266,7 +266,7 @@ class ClusterView:
             return value
 
         tables = {path: of(path, _table) for path in _RECORDS}
-        ended, claimed, denied = of(paths.WORKERBEATS, _queries)
+        ended, claimed = of(paths.WORKERBEATS, _queries)
         records = ClusterRecords(
             bases=tables[paths.STORMS][0],
             assignments=tables[paths.ASSIGNMENTS][0],
@@ -275,7 +275,7 @@ class ClusterView:
             ended=ended,
             claimed=claimed,
             locks=of(paths.LEADER_LOCK, _locks),
-            unreadable=denied.union(*(unreadable for _, unreadable in tables.values())),
+            unreadable=frozenset().union(*(unreadable for _, unreadable in tables.values())),
             nodes=trees,
         )
         self._made = made
@@ -284,14 +284,14 @@ class ClusterView:
 
 def _table(path: str, nodes: Mapping[str, Node]) -> tuple[Mapping[str, Any], frozenset[str]]:
     """Return the records below `path` by name, sorted, and the paths of unreadable values."""
-    unreadable = _unreadable(nodes)
-    names = sorted(nodes.keys() - unreadable - {path})
-    records = {name.removeprefix(f"{path}/"): nodes[name].value for name in names}
-    return MappingProxyType(records), unreadable
-
-
-def _unreadable(nodes: Mapping[str, Node]) -> frozenset[str]:
-    return frozenset(path for path, node in nodes.items() if isinstance(node.value, Exception))
+    names = sorted(nodes.keys() - {path})
+    records = {
+        name.removeprefix(f"{path}/"): nodes[name].value
+        for name in names
+        if not isinstance(nodes[name].value, SerializationError)
+    }
+    unreadable = (name for name in names if isinstance(nodes[name].value, SerializationError))
+    return MappingProxyType(records), frozenset(unreadable)
 
 
 def _below(path: str, nodes: Mapping[str, Node]) -> dict[str, list[str]]:
@@ -304,9 +304,9 @@ def _below(path: str, nodes: Mapping[str, Node]) -> dict[str, list[str]]:
     return found
 
 
-def _queries(path: str, nodes: Mapping[str, Node]) -> tuple[Names, Names, frozenset[str]]:
-    ended, claimed = map(_without_empty, parsed_queries(_below(path, nodes)))
-    return ended, claimed, _unreadable(nodes)
+def _queries(path: str, nodes: Mapping[str, Node]) -> tuple[Names, Names]:
+    found = parsed_queries(_below(path, nodes))
+    return _without_empty(found[0]), _without_empty(found[1])
 
 
 def parsed_queries(names: Mapping[str, list[str]]) -> tuple[Names, Names]:
@@ -326,12 +326,14 @@ def _without_empty(names: Names) -> Names:
 
 
 def _locks(path: str, nodes: Mapping[str, Node]) -> tuple[Lock, ...]:
-    readable = {
-        name.removeprefix(f"{path}/"): NodeData(node.value, node.stat)
-        for name, node in nodes.items()
-        if isinstance(node.value, bytes)
-    }
-    return tuple(leader_lock.in_line(readable))
+    below = {name.removeprefix(f"{path}/"): node for name, node in nodes.items() if name != path}
+    return tuple(
+        leader_lock.in_line({name: NodeData(node.value, node.stat) for name, node in below.items()})
+    )
+
+
+def _counted(_path: str, data: bytes) -> int:
+    return counted(data)
 
 
 def _holders(path: str, nodes: Mapping[str, Node]) -> Mapping[str, tuple[BlobHolder, ...]]:
