@@ -44,6 +44,7 @@ class Leader:
         self.supervisors = {
             "s": SupervisorInfo(NOW, "host", "s", [], [6700, 6701], stormkeeper="0.1.0")
         }
+        self.unreadable = frozenset()
         self.ages = {}
         self.facts = {}
 
@@ -67,6 +68,7 @@ class Leader:
             assignments=dict(self.assignments),
             supervisors=copy.deepcopy(self.supervisors),
             nimbuses={},
+            unreadable=self.unreadable,
             heartbeats=self.readings.read(Heartbeats(beats, coverage), secs + read_secs),
             heartbeats_at=NOW + secs + read_secs,
         )
@@ -117,6 +119,14 @@ def test_topology_gets_a_worker_then_nothing_is_left(leader):
     assert [each.queries for each in leader.assignments[ID].launches] == [["q"]]
     assert leader.look(1).actions == ()
     assert leader.memory.texts == {ID: "Fully Scheduled"}
+
+
+def test_unreadable_supervisor_does_not_count_as_lost(leader):
+    del leader.supervisors["s"]
+    leader.unreadable = frozenset({paths.supervisor("s")})
+    assert leader.look(1).memory.watch.lost_at == {}
+    leader.unreadable = frozenset()
+    assert leader.look(2).memory.watch.lost_at == {"s": NOW + 2}
 
 
 def crashing(leader, count):

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import pytest
 
 from stormkeeper.conf import load
-from stormkeeper.errors import NotLeaderError, OutcomeUnknownError
+from stormkeeper.errors import NotLeaderError, OutcomeUnknownError, SerializationError
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.nimbus import lifecycle, scheduler
 from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner
@@ -291,7 +291,8 @@ def test_after_a_write_of_unknown_outcome_it_reads_again(start, machine, monkeyp
 @pytest.fixture
 def several(start, machine, monkeypatch):
     """A Nimbus that is to place three topologies once it leads; a round writes a single one."""
-    monkeypatch.setattr(scheduler, "_ROUND_SECS", 0.0)
+    for name in ("_ROUND_SECS", "_WRITE_SECS"):
+        monkeypatch.setattr(scheduler, name, 0.0)
     nimbus = start()
     nimbus.duties.end()
     for storm_id in (ID, OTHER, SHARED):
@@ -308,6 +309,22 @@ def test_a_long_plan_is_written_in_several_rounds(several):
     until(lambda: set(several.scheduler.sched_status().values()) == {"Fully Scheduled"})
     until(lambda: several.status.status.rounds > rounds + 3)
     assert several.status.status.actions == {"assign": 3}
+
+
+def test_assignment_that_cannot_be_encoded_keeps_no_other(several, monkeypatch):
+    encode = several.leader._assignment_write
+
+    def encode_others(new, seen):
+        if new.storm_id == OTHER:
+            raise SerializationError("it does not fit")
+        return encode(new, seen)
+
+    monkeypatch.setattr(several.leader, "_assignment_write", encode_others)
+    several.duties.begin(several.leader)
+    for storm_id in (ID, SHARED):
+        several.assigned(storm_id)
+    until(lambda: several.status.status.failures)
+    assert several.launches(OTHER) == []
 
 
 def test_news_are_planned_before_the_rest_is_written(several, monkeypatch):

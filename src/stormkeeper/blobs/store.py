@@ -50,7 +50,7 @@ class BlobStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: Called on the thread in which `open` or `scrub` finds blobs lost.
+        #: Called on the thread that finds blobs lost.
         self.on_loss: Callable[[], None] = lambda: None
         self.losses = 0
         #: Rises after each change of a record.

@@ -1,9 +1,9 @@
 """Keeps a Nimbus's blobs in step with the cluster, by carrying out `sync_plan`.
 
 A round begins when a watch fires, and at least every ``nimbus.code.sync.freq.secs``. It reads the
-entries that events name, or all after lost events. A blob that the disk has lost is withdrawn in
-ZooKeeper and fetched from another Nimbus or else from a supervisor that runs its topology. A second
-thread slowly verifies the checksums.
+entries that events have named since the last round; after lost events, all. A blob that the disk
+has lost is withdrawn in ZooKeeper and fetched from another Nimbus or else from a supervisor that
+runs its topology. A second thread slowly verifies the checksums.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class BlobSync:
         self._refused: PeerBackoff[tuple[str, str]] = PeerBackoff(time.monotonic)
         self._unneeded_since: dict[str, float] = {}
         self._entries: dict[str, BlobEntry] = {}
-        #: Keys whose entries may have changed since; None: any. Guarded by the lock.
+        #: Keys whose entries may have changed since they were read; None: all.
         self._changed: set[str] | None = None
         self._changes = threading.Lock()
         #: Whether something changed since the last round began.
@@ -422,7 +422,7 @@ class BlobSync:
     def _run_round(self) -> float:
         if self._rounds_thread.was_woken:
             self._closing.wait(_SETTLE_SECS)
-        # A change while the last round waited for changes is in that round, unless it failed.
+        # The last round has what woke it while it settled, unless it failed.
         is_done = self._ended == self._begun and not self._woken.is_set()
         if not ((self._rounds_thread.was_woken and is_done) or self._closing.is_set()):
             self.run_once()

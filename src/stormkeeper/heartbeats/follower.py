@@ -46,7 +46,7 @@ _MOST_DELETED: Final = 200_000
 #: Between the times of two answers: pulses may stand in the wrong order by so much.
 _DISORDER_SECS: Final = 1.0
 
-#: Bytes that wait for the end of a reading to be decoded.
+#: The most bytes that a reading leaves undecoded until its end.
 _MOST_WAITING: Final = 64 * 1024 * 1024
 
 #: For a reading that another caller began: longer than its own deadlines.
@@ -320,7 +320,7 @@ class HeartbeatFollower(Generic[V]):
     def _unpack_later(
         self, address: Address, page: Changes[str], read_at: float
     ) -> Callable[[], _Page[V]]:
-        """Return how to unpack a page once the reading has caught up with the workers."""
+        """Return a function that unpacks a page, for after the reading; unpack much at once."""
         self._waiting += sum(page.columns.sizes)
         unpack = partial(self._unpack, address, page, read_at)
         if self._waiting <= _MOST_WAITING:

@@ -15,7 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import inf
 
-from stormkeeper.errors import NoNodeError, StatusError
+from stormkeeper.errors import (
+    NoNodeError,
+    RecordTooLargeError,
+    SerializationError,
+    StatusError,
+    StormkeeperError,
+)
 from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.lifecycle import Command, Event
 from stormkeeper.nimbus.scheduling.cluster import Launch, assignment_record, launches_from_record
@@ -55,16 +61,21 @@ class ActionWriter:
             return 0 if isinstance(action, Remove) else 1 + (action.storm_id in rebalanced)
 
         self._left = deque(sorted(self.actions, key=turn))
+        self._unfit: StormkeeperError | None = None
 
     def write(self, secs: float = inf) -> bool:
-        """Carry out actions for about so long, at least one; return whether all are done.
+        """Carry out at least one action, and more for about `secs`; return whether none is left.
 
-        After an error no further write begins; raises the first error.
+        After an error no further write begins, but for assignments that cannot be encoded: their
+        first error is raised when no other action is left.
         """
         until = time.monotonic() + secs
         while self._left:
             if isinstance(self._left[0], Assign):
-                self._assign(until)
+                try:
+                    self._assign(until)
+                except (RecordTooLargeError, SerializationError) as error:
+                    self._unfit = self._unfit or error
             else:
                 action = self._left.popleft()
                 self.check()
@@ -75,6 +86,8 @@ class ActionWriter:
                 self.on_done(action)
             if time.monotonic() > until:
                 break
+        if self._unfit is not None and not self._left:
+            raise self._unfit
         return not self._left
 
     def _remove(self, storm_id: str) -> None:
@@ -122,7 +135,7 @@ class ActionWriter:
             hosts=hosts,
             owner=self.snapshot.bases[storm_id].owner,
         )
-        # No plan asks where a shared checkpoint is: the assignment says it until its next change.
+        # No plan needs a shared checkpoint's machine. The assignment names it until it changes.
         noted = earlier if known.facts.is_shared else (*earlier, *launches)
         base = self._with_checkpoints(storm_id, noted, hosts)
         return NewAssignment(storm_id, assignment, known.conf, base)

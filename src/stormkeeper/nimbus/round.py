@@ -150,7 +150,8 @@ def decide(
     watch, statuses = judge_workers(
         memory.watch,
         memory.memo.launches(snapshot),
-        snapshot.supervisors.keys(),
+        # An unreadable record counts as present.
+        snapshot.supervisors.keys() | {each.rpartition("/")[2] for each in snapshot.unreadable},
         snapshot.heartbeats,
         now=snapshot.heartbeats_at,
         epoch=epoch,

@@ -5,8 +5,8 @@ supervisor reports a stopped worker), after a command, and by time. Every write 
 write with unknown outcome the next round syncs first. No claim is given twice: each leadership has
 its own epoch, and `RoundMemory` has the next counter before a plan's first write.
 
-A round begins no write after 0.6 s, so a plan with thousands of assignments takes several rounds.
-After news the next round plans anew, once writing has taken as long as planning.
+A plan with thousands of assignments takes several rounds, which begin no write after 0.6 s. After
+news the rest is planned anew, but not before writing has taken as long as planning.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ _IDLE_SHARE: Final = 4.0
 #: Between a change and its round: a caller writes several changes at once.
 _SETTLE_SECS: Final = 0.02
 
-#: A round begins no other write after so long.
+#: After so long a round begins no further write, but it writes for some time after planning.
 _ROUND_SECS: Final = 0.6
+_WRITE_SECS: Final = 0.1
 
 
 @dataclass(eq=False)
@@ -135,7 +136,7 @@ class Scheduler:
             if plan is None or self._is_outdated(plan, rounds):
                 plan = self._planned(rounds)
                 plan.planned_secs = time.monotonic() - began
-            is_done = plan.writer.write(began + _ROUND_SECS - time.monotonic())
+            is_done = plan.writer.write(max(_WRITE_SECS, began + _ROUND_SECS - time.monotonic()))
             rounds.check()
         except NotLeaderError:
             raise
@@ -152,8 +153,9 @@ class Scheduler:
             self._log_texts(decision.memory.texts)
             self._memory = decision.memory
             rounds.watch_supervisors(decision, snapshot)
-            if any(isinstance(each, Assign) for each in decision.actions):
-                rounds.thread.wake()  # to count the free slots anew
+            # Assignments change the counts of slots.
+            if plan.has_news or any(isinstance(each, Assign) for each in decision.actions):
+                rounds.thread.wake()
         else:
             self._unfinished = plan
         took_secs = time.monotonic() - began
@@ -306,8 +308,8 @@ class _Rounds:
     def _needs_round(self, change: Difference) -> bool:
         """Return whether a topology or supervisor came or went, or an assignment or worker ended.
 
-        Only leaders make assignments. Other changes of supervisors' records, which are frequent,
-        and of bases wait for the next round.
+        A new assignment is the leader's own. Other changes of supervisors' records, which are
+        frequent, and of bases wait for the next round.
         """
         directory, _, name = change.path.rpartition("/")
         if change.after is None and directory == paths.ASSIGNMENTS:

@@ -209,7 +209,7 @@ struct Checkpoints {
   // What it is in (topology.checkpoint.dir); absent: each machine's own.
   4: optional string root
   5: required bool shared
-  // By query, the supervisor of the last launch; of shared ones, the last before the assignment's.
+  // By query, the supervisor of the last launch; if shared, of the last before the assignment's.
   6: required map<string, string> nodes
   // When the topology was gone, in milliseconds since 1970.
   7: optional i64 ended_ms

@@ -42,9 +42,10 @@ log = logging.getLogger(__name__)
 
 #: Without a call for so long, the refreshes end after the present pause.
 _IDLE_SECS: Final = 30.0
-#: Pauses in and after a refresh: so many times the work, those after it within bounds.
+#: A pause is so many times as long as the work before it; after a refresh, within bounds.
 _PAUSE_FACTOR: Final = 10
 _WORK_SECS: Final = 0.002
+_LOOK_SECS: Final = 0.1
 _SHORTEST_PAUSE_SECS: Final = 1.0
 _LONGEST_PAUSE_SECS: Final = 60.0
 #: Longer than the deadlines of a refresh's reads.
@@ -261,17 +262,23 @@ class Refresher:
         self._thread.close(_CLOSE_SECS)
 
     def pause(self) -> None:
-        """Let the scheduler's thread run, unless a list waits for the first refresh."""
+        """After some work, sleep so that other threads run, unless a list waits for the refresh."""
         worked = time.thread_time() - self._resumed
         if worked < _WORK_SECS:
             return
+        began = now = time.monotonic()
+        until = began + _PAUSE_FACTOR * worked
+        while now < until and not self._thread.is_closing and not self._is_awaited(now):
+            time.sleep(min(_LOOK_SECS, until - now))
+            now = time.monotonic()
         if self._thread.is_closing:
             raise StateClosedError(f"{self._name}: closed")
-        first, began = self._first, time.monotonic()
-        if first is None or first.done() or began > self._until:
-            time.sleep(_PAUSE_FACTOR * worked)
-            self._paused_secs += time.monotonic() - began
+        self._paused_secs += now - began
         self._resumed = time.thread_time()
+
+    def _is_awaited(self, now: float) -> bool:
+        first = self._first
+        return first is not None and not first.done() and now < self._until
 
     def _step(self) -> float:
         with self._lock:
@@ -319,7 +326,10 @@ class TopologySummaries:
         return self._newest()
 
     def count_health(self) -> tuple[dict[str, int], float | None]:
-        """Return topologies by health, and the heartbeats' age; none before the first refresh."""
+        """Return the number of topologies by health, and the heartbeats' age in seconds.
+
+        Before the first refresh they are empty and None.
+        """
         try:
             with suppress(CallRefusedError):
                 # A scraper asks seldom: one refresh is enough.
