@@ -1,6 +1,8 @@
 """The actions of a round on a store: many at once, and none after an error or the leadership."""
 
+import itertools
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,8 +12,10 @@ from stormkeeper.errors import (
     NotLeaderError,
     OutcomeUnknownError,
 )
+from stormkeeper.nimbus import action_writer
 from stormkeeper.nimbus.action_writer import ActionWriter
-from stormkeeper.nimbus.scheduling.cluster import Launch, Topology
+from stormkeeper.nimbus.scheduling.cluster import Launch, Topology, launches_from_record
+from stormkeeper.nimbus.scheduling.cluster_memo import ClusterMemo
 from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remove
 from stormkeeper.nimbus.submitted import CachedTopology
 from stormkeeper.paths import Slot
@@ -20,6 +24,7 @@ from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.daemon_records import MOST_ASSIGNMENTS as AT_ONCE
 from stormkeeper.thrift import serialization
 from stormkeeper.thrift.records import (
+    Assignment,
     Checkpoints,
     RebalanceOptions,
     StormBase,
@@ -45,6 +50,7 @@ class Round:
 
     def __init__(self, session):
         self.on_commit = lambda _written: None
+        self.memo = ClusterMemo()
         self.is_over = False
         self.is_shared = False
         self.done = []
@@ -71,6 +77,7 @@ class Round:
             self.leader,
             self.snapshot,
             dict.fromkeys(IDS, CachedTopology(facts, (), {}, 1.0)),
+            self.memo,
             now=NOW,
             check=self.check,
             master_code_dir="/code",
@@ -103,14 +110,16 @@ def test_a_transaction_has_the_assignments_of_many_topologies(round_):
     assert round_.done == actions
 
 
-def test_a_plan_is_carried_out_in_parts(round_):
+def test_a_plan_is_carried_out_in_parts(round_, monkeypatch):
     writer = round_.writer_of([*(assign(storm_id) for storm_id in IDS[:2]), Remove(IDS[2])])
+    ticks = itertools.count()
+    monkeypatch.setattr(action_writer, "time", SimpleNamespace(monotonic=ticks.__next__))
     parts = []
-    while not writer.write(0.0):
+    while not writer.write(1.5):
         parts.append(list(round_.done))
     assert parts == [[IDS[2], Remove(IDS[2])], [*parts[0], assign(IDS[0])]]
     assert round_.storm.assignments() == IDS[:2]
-    assert writer.write(0.0)
+    assert writer.write(0)
 
 
 def test_large_assignments_go_in_several_transactions(round_):
@@ -217,6 +226,16 @@ def test_a_shared_checkpoint_is_noted_when_its_launch_changes(round_):
     round_.snapshot = round_.leader.snapshot(is_synced=True)
     round_.carry_out([Remove(storm_id)])
     assert round_.storm.checkpoints(storm_id).record.nodes == {"q": "c"}
+
+
+def test_written_launches_are_those_of_the_record(round_):
+    round_.carry_out([assign(storm_id) for storm_id in IDS[:2]])
+    seen = round_.leader.snapshot(is_synced=True)
+    launches = round_.memo.launches(seen)
+    assert launches == {each: launches_from_record(seen.assignments[each]) for each in IDS[:2]}
+    assert launches[IDS[0]] is round_.done[0].launches
+    round_.leader.set_assignment(IDS[0], Assignment("/other"))
+    assert round_.memo.launches(round_.leader.snapshot(is_synced=True))[IDS[0]] == ()
 
 
 def test_a_revoked_lock_ends_the_round(round_):

@@ -10,6 +10,7 @@ from stormkeeper.conf import load
 from stormkeeper.errors import NotLeaderError, OutcomeUnknownError, SerializationError
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.nimbus import lifecycle, scheduler
+from stormkeeper.nimbus.action_writer import ActionWriter
 from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner
 from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
 from stormkeeper.nimbus.lifecycle import Command, ConfChanges, Event
@@ -291,8 +292,14 @@ def test_after_a_write_of_unknown_outcome_it_reads_again(start, machine, monkeyp
 @pytest.fixture
 def several(start, machine, monkeypatch):
     """A Nimbus that is to place three topologies once it leads; a round writes a single one."""
-    for name in ("_ROUND_SECS", "_WRITE_SECS"):
-        monkeypatch.setattr(scheduler, name, 0.0)
+    monkeypatch.setattr(scheduler, "_ROUND_SECS", 0.02)
+    record = ActionWriter._record
+
+    def slow(self, action):
+        time.sleep(0.03)
+        return record(self, action)
+
+    monkeypatch.setattr(ActionWriter, "_record", slow)
     nimbus = start()
     nimbus.duties.end()
     for storm_id in (ID, OTHER, SHARED):

@@ -25,6 +25,7 @@ from stormkeeper.errors import (
 from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.lifecycle import Command, Event
 from stormkeeper.nimbus.scheduling.cluster import Launch, assignment_record, launches_from_record
+from stormkeeper.nimbus.scheduling.cluster_memo import ClusterMemo
 from stormkeeper.nimbus.scheduling.planning import Action, Assign, FinishRebalance, Remove
 from stormkeeper.nimbus.submitted import CachedTopology
 from stormkeeper.state.storm.cluster import ClusterSnapshot, LeaderClusterState
@@ -46,6 +47,7 @@ class ActionWriter:
     leader: LeaderClusterState
     snapshot: ClusterSnapshot
     known: Mapping[str, CachedTopology]
+    memo: ClusterMemo
     _: KW_ONLY
     now: float
     check: Callable[[], None]
@@ -64,13 +66,13 @@ class ActionWriter:
         self._unfit: StormkeeperError | None = None
 
     def write(self, secs: float = inf) -> bool:
-        """Carry out at least one action, and more for about `secs`; return whether none is left.
+        """Carry out actions for about `secs`; return whether none is left.
 
         After an error no further write begins, but for assignments that cannot be encoded: their
         first error is raised when no other action is left.
         """
         until = time.monotonic() + secs
-        while self._left:
+        while self._left and time.monotonic() < until:
             if isinstance(self._left[0], Assign):
                 try:
                     self._assign(until)
@@ -84,8 +86,6 @@ class ActionWriter:
                 else:
                     self._finish_rebalance(action.storm_id)
                 self.on_done(action)
-            if time.monotonic() > until:
-                break
         if self._unfit is not None and not self._left:
             raise self._unfit
         return not self._left
@@ -118,6 +118,7 @@ class ActionWriter:
             action = taken[new.storm_id]
             text = _launches_text(action.launches, new.assignment.node_host or {})
             log.info("%s: assigned %s", new.storm_id, text)
+            self.memo.expect_launches(new.storm_id, new.assignment, action.launches)
             self.on_done(action)
 
         self.leader.set_assignments(records(), seen=self.snapshot, on_written=on_written)

@@ -53,9 +53,8 @@ _IDLE_SHARE: Final = 4.0
 #: Between a change and its round: a caller writes several changes at once.
 _SETTLE_SECS: Final = 0.02
 
-#: After so long a round begins no further write, but it writes for some time after planning.
+#: After so long a round begins no further write.
 _ROUND_SECS: Final = 0.6
-_WRITE_SECS: Final = 0.1
 
 
 @dataclass(eq=False)
@@ -136,7 +135,7 @@ class Scheduler:
             if plan is None or self._is_outdated(plan, rounds):
                 plan = self._planned(rounds)
                 plan.planned_secs = time.monotonic() - began
-            is_done = plan.writer.write(max(_WRITE_SECS, began + _ROUND_SECS - time.monotonic()))
+            is_done = plan.writer.write(began + _ROUND_SECS - time.monotonic())
             rounds.check()
         except NotLeaderError:
             raise
@@ -193,6 +192,7 @@ class Scheduler:
             leader,
             snapshot,
             known,
+            self._memory.memo,
             now=now,
             check=rounds.check,
             master_code_dir=self.master_code_dir,

@@ -45,6 +45,8 @@ class ClusterMemo:
 
     def __init__(self) -> None:
         self._launches: dict[str, tuple[Assignment, tuple[Launch, ...]]] = {}
+        #: By topology id, the record's list and the launches of a written assignment.
+        self._written: dict[str, tuple[object, tuple[Launch, ...]]] = {}
         self._topologies: dict[str, tuple[tuple[Any, ...], Topology]] = {}
         self._supervisors: dict[str, tuple[SupervisorInfo, tuple[Any, ...], Supervisor]] = {}
         #: The last results, which are returned again if nothing in them is another object.
@@ -56,10 +58,22 @@ class ClusterMemo:
         self._launches = {
             storm_id: last
             if (last := known.get(storm_id)) is not None and last[0] is assignment
-            else (assignment, launches_from_record(assignment))
+            else (assignment, self._read(storm_id, assignment))
             for storm_id, assignment in snapshot.assignments.items()
         }
+        self._written.clear()
         return self._same("launches", {id_: made for id_, (_, made) in self._launches.items()})
+
+    def expect_launches(
+        self, storm_id: str, assignment: Assignment, launches: tuple[Launch, ...]
+    ) -> None:
+        """Take the launches of a written assignment; a snapshot's record has the same list."""
+        self._written[storm_id] = assignment.launches, launches
+
+    def _read(self, storm_id: str, assignment: Assignment) -> tuple[Launch, ...]:
+        written, launches = self._written.get(storm_id, (None, ()))
+        is_ours = written is not None and written is assignment.launches
+        return launches if is_ours else launches_from_record(assignment)
 
     def topologies(
         self, snapshot: ClusterSnapshot, facts: Mapping[str, Topology], due: Mapping[str, float]

@@ -188,7 +188,7 @@ class Placement:
 
     fates: WorkerFates
     slots: dict[str | None, list[Slot]] = field(default_factory=dict)
-    workers: Counter[str] = field(default_factory=Counter)
+    workers: dict[str, int] = field(default_factory=dict)
     slot_count: int = 0
 
     @property
@@ -231,7 +231,7 @@ class Placement:
             if slot is not None:
                 self.slots.setdefault(node, []).append(slot)
                 self.slot_count += 1
-                self.workers[slot.node] += 1
+                self.workers[slot.node] = self.workers.get(slot.node, 0) + 1
                 return True
         return False
 
