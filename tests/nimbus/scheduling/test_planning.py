@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from stormkeeper.nimbus.scheduling import planning
 from stormkeeper.nimbus.scheduling.planning import (
     Assign,
     FinishRebalance,
@@ -66,6 +67,22 @@ def test_everyone_gets_a_slot_before_anyone_gets_two():
     )
     assert where == {"greedy": {"a:6700": "q s", "a:6702": "r"}, "late": {"a:6701": "q"}}
     assert told["greedy"] == "Running with fewer slots than requested (2/3)"
+
+
+@pytest.mark.parametrize(
+    ("slots", "memory_mb", "counts"),
+    [(6, 6000, [1, 2, 3]), (5, 6000, [3]), (7, 6000, [3])],
+    ids=["room for all", "few slots", "little memory beside the slots"],
+)
+def test_a_large_plan_leaves_topologies_to_the_next(monkeypatch, slots, memory_mb, counts):
+    monkeypatch.setattr(planning, "_MOST_WORKERS", 1)
+    members = (topology(id_, "q r", workers=2, memory_mb=1000) for id_ in "tuv")
+    now = cluster(supervisor("a", slots=slots, memory_mb=memory_mb), *members)
+    found = []
+    while plan(now):
+        now = carried_out(now)
+        found.append(sum(map(bool, places(now).values())))
+    assert found == counts
 
 
 def test_who_came_first_gets_the_last_slot():

@@ -84,6 +84,14 @@ class Capacity:
             self._most = slots, max(0.0, max(free, default=0.0))
         return self._most
 
+    def has_room_for_any(self, workers: int, memory_mb: float) -> bool:
+        """Return whether so many workers of up to `memory_mb` fit, wherever each one goes."""
+        return self.slots >= workers and all(
+            self._memory_mb[id_] >= len(ports) * memory_mb
+            for id_, ports in self._ports.items()
+            if ports
+        )
+
     def slots_of(self, node: str) -> int:
         return len(self._ports.get(node, ()))
 

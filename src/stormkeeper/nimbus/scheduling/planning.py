@@ -2,7 +2,7 @@
 
 Pure: the same cluster, read in any order, gives the same plan. Actions state the desired result, so
 they are idempotent: once all are done, a plan of the same moment is empty, but for queries of
-workers just released, which the next round may place.
+workers just released, which the next round may place, and for topologies that were left to it.
 
 A topology's ``sched_status`` does not change by time alone, and has Storm's text if Storm has one.
 """
@@ -69,6 +69,9 @@ def counter_after(actions: Iterable[Action], epoch: int, counter: int) -> int:
 
 
 Launches = Mapping[str, tuple[Launch, ...]]
+
+#: New workers of a plan, if there is room for all: more take the scheduler about a second.
+_MOST_WORKERS: Final = 20_000
 
 
 def plan(cluster: Cluster) -> tuple[Action, ...]:
@@ -148,6 +151,9 @@ def _settle(topologies: Mapping[str, Topology], cluster: Cluster) -> _Settled:
     counter = _next_counter(cluster) if open_ else 0
     while open_:
         all_fates = [worker_fates(one, launches[id_], cluster) for id_, one in open_.items()]
+        if later := _later(all_fates, launches, cluster.supervisors):
+            all_fates = [each for each in all_fates if each.topology.id not in later]
+            open_ = {each.topology.id: each.topology for each in all_fates}
         needy = [each for each in all_fates if each.needs]
         placed: list[Placement] = []
         capacity: Capacity | None = None
@@ -181,6 +187,23 @@ def _settle(topologies: Mapping[str, Topology], cluster: Cluster) -> _Settled:
             }
             break
     return _Settled(launches, texts)
+
+
+def _later(
+    all_fates: Iterable[WorkerFates], launches: Launches, supervisors: Mapping[str, Supervisor]
+) -> set[str]:
+    """Return topologies that the next plan may place as well, as there is room for all workers."""
+    later, workers, memory_mb = set[str](), 0, 0.0
+    for each in all_fates:
+        if workers > _MOST_WORKERS and each.needs.keys() == {None} and not each.not_on:
+            later.add(each.topology.id)
+        workers += min(each.free_workers, sum(map(len, each.needs.values())))
+        memory_mb = max(memory_mb, each.topology.memory_mb)
+    if later:
+        capacity = Capacity(supervisors, [one for all_ in launches.values() for one in all_])
+        if not capacity.has_room_for_any(workers, memory_mb):
+            return set()
+    return later
 
 
 def staying_workers(
