@@ -71,7 +71,7 @@ def counter_after(actions: Iterable[Action], epoch: int, counter: int) -> int:
 Launches = Mapping[str, tuple[Launch, ...]]
 
 #: New workers of a plan, if there is room for all: more take the scheduler about a second.
-_MOST_WORKERS: Final = 20_000
+_MOST_WORKERS: Final = 25_000
 
 
 def plan(cluster: Cluster) -> tuple[Action, ...]:
