@@ -35,9 +35,11 @@ _HIDDEN: Final = re.compile(
     "\U000e0000-\U000e007f]"
 )
 
+#: Most paths, which have no fault; the others are looked at more closely.
+_PLAIN_PATH: Final = re.compile(r"(?:/[\w-][\w.-]*)+", re.ASCII)
+
 #: Characters that ZooKeeper's PathUtils refuses: control, private, and surrogate pairs in Java,
 #: such as emoji.
-_PLAIN_PATH: Final = re.compile(r"(?:/[\w-][\w.-]*)+", re.ASCII)  # by far the most
 _NOT_IN_ZOOKEEPER: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"
 )

@@ -244,7 +244,7 @@ class BlobSync:
         return plan
 
     def _look(self, callback: Callback | None = None) -> BlobSnapshot:
-        """Return all blobs for a round, which `callback` wakes, or else the unsure ones."""
+        """Return a plan's input; without `callback`, of code that may be missing here alone."""
         # In this order: a topology counts as submitted until active, and its code comes first.
         submitted = tuple(self._submitted())
         self._storm.state.sync_path(paths.STORMS)
@@ -295,7 +295,7 @@ class BlobSync:
     def _read_unsure(
         self, topologies: Collection[str], local: Mapping[str, BlobRecord]
     ) -> Mapping[str, BlobEntry]:
-        """Return the entries of topologies' code but of what is here in the counted version.
+        """Return the entries of topologies' code, except code that is here in the counted version.
 
         Each version is counted before any Nimbus has it, so there is none newer than these.
         """

@@ -74,9 +74,10 @@ _LOOK_SECS: Final = 3600.0
 _END_SECS: Final = 5.0
 
 #: Between collections of old garbage. Python's own take over a second each for a large cluster's
-#: records, and come with the first round of a leader. So records that have survived one collection
-#: are looked at again only each day, and when a leadership ends.
+#: records, and come with the first round of a leader. Objects that have survived one collection are
+#: left out of the next ones.
 _COLLECT_SECS: Final = 600.0
+#: Between collections that look at all objects.
 _WHOLE_SECS: Final = 86_400.0
 _NEVER: Final = 2**31 - 1
 

@@ -64,9 +64,10 @@ class _Plan:
     decision: Decision
     snapshot: ClusterSnapshot
     writer: ActionWriter
-    #: How long the rounds took until now, and the planning's share of it.
-    rounds_secs: float = 0.0
+    #: How long the planning took, and the writing until now.
     planned_secs: float = 0.0
+    written_secs: float = 0.0
+    #: Whether a change since the planning calls for another plan.
     has_news: bool = False
 
 
@@ -135,7 +136,9 @@ class Scheduler:
             if plan is None or self._is_outdated(plan, rounds):
                 plan = self._planned(rounds)
                 plan.planned_secs = time.monotonic() - began
-            is_done = plan.writer.write(began + _ROUND_SECS - time.monotonic())
+            write_began = time.monotonic()
+            is_done = plan.writer.write(began + _ROUND_SECS - write_began)
+            plan.written_secs += time.monotonic() - write_began
             rounds.check()
         except NotLeaderError:
             raise
@@ -158,13 +161,13 @@ class Scheduler:
         else:
             self._unfinished = plan
         took_secs = time.monotonic() - began
-        plan.rounds_secs += took_secs
         self.status.record_round(decision.cluster, snapshot.heartbeats, took_secs)
         return max(0.0, decision.next_round_at - self.clock()) if is_done else 0.0
 
     def _is_outdated(self, plan: _Plan, rounds: _Rounds) -> bool:
         plan.has_news |= rounds.thread.was_woken or self.clock() >= plan.decision.next_round_at
-        return plan.has_news and plan.rounds_secs >= 2 * plan.planned_secs
+        # Else plans that take longer than a round would never be written.
+        return plan.has_news and plan.written_secs >= plan.planned_secs
 
     def _planned(self, rounds: _Rounds) -> _Plan:
         leader, epoch = rounds.leader, rounds.leader.fence.epoch

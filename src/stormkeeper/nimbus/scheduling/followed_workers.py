@@ -106,7 +106,7 @@ class AssignedWorkers:
                 self.unheard[path] = deletion.last
         self._take(launches, now, epoch)
         self._deleted_count = follower.deleted_count
-        for path in [path for path in self.unheard if follower.get(path)]:
+        for path in [path for path in self.unheard if follower.get(path) is not None]:
             del self.unheard[path]
 
     def _take(self, all_launches: Mapping[str, Launches], now: float, epoch: int) -> None:

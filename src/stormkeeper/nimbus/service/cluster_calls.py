@@ -83,7 +83,7 @@ class ClusterCalls(CallGroup):
         return self._topologies.encoded(self._topologies.newest())
 
     def count_health(self) -> tuple[dict[str, int], float | None]:
-        """Return topologies by health, and the heartbeats' age."""
+        """Return the number of topologies by health, and the heartbeats' age in seconds."""
         return self._topologies.count_health()
 
     def getTopologySummaryByName(self, name: str, /) -> TopologySummary:
