@@ -35,6 +35,7 @@ def main():
     parser.add_argument("--workers", type=int, default=72_000)
     parser.add_argument("--bytes", type=int, default=3072)
     parser.add_argument("--readings", type=int, default=30)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the file to write")
     options = parser.parse_args()
     compiling.compiled("load")
     rows = []
@@ -44,7 +45,7 @@ def main():
     for row in followed(options):
         rows.append(row)
         print(json.dumps(row), flush=True)
-    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+    options.results.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def measured(options, count, down):
@@ -106,8 +107,9 @@ def followed(options):
 def readings_of(reader, options, down):
     def read():
         found = reader.read_all()
-        if (len(found.by_path), len(found.missing)) != (options.workers, down):
-            raise RuntimeError(f"{len(found.by_path)} were read; missing: {found.missing}")
+        silent = [server for server, one in found.coverage.items() if not one.is_reachable]
+        if (len(found.by_path), len(silent)) != (options.workers, down):
+            raise RuntimeError(f"{len(found.by_path)} were read; without an answer: {silent}")
 
     return figures_of(*measured_readings(options, read), options)
 
