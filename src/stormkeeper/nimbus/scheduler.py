@@ -155,14 +155,16 @@ class Scheduler:
             self._log_texts(decision.memory.texts)
             self._memory = decision.memory
             rounds.watch_supervisors(decision, snapshot)
-            # Assignments change the counts of slots.
-            if plan.has_news or any(isinstance(each, Assign) for each in decision.actions):
+            if plan.has_news:
                 rounds.thread.wake()
         else:
             self._unfinished = plan
         took_secs = time.monotonic() - began
         self.status.record_round(decision.cluster, snapshot.heartbeats, took_secs)
-        return max(0.0, decision.next_round_at - self.clock()) if is_done else 0.0
+        # Assignments change the counts of slots, and a plan may have left topologies out.
+        if not is_done or any(isinstance(each, Assign) for each in decision.actions):
+            return 0.0
+        return max(0.0, decision.next_round_at - self.clock())
 
     def _is_outdated(self, plan: _Plan, rounds: _Rounds) -> bool:
         plan.has_news |= rounds.thread.was_woken or self.clock() >= plan.decision.next_round_at

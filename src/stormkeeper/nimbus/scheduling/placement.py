@@ -287,12 +287,10 @@ def _attempt(
             for launch in placed.retained:
                 if launch.is_released:  # a lost one was never free
                     capacity.hold(launch)
-    at_first = [placed.slot_count for placed in found]
 
-    def turn(n: int) -> tuple[int, bool, float, int, float, str]:
-        placed, topology = found[n], found[n].fates.topology
+    def turn(placed: Placement) -> tuple[bool, float, int, float, str]:
+        topology = placed.fates.topology
         return (
-            placed.slot_count - at_first[n],
             None in placed.fates.needs,
             -topology.memory_mb if is_tight else 0.0,
             len(placed.fates.kept) + placed.slot_count,
@@ -300,12 +298,10 @@ def _attempt(
             topology.id,
         )
 
-    queue = [(turn(n), n) for n in range(len(found))]
-    heapq.heapify(queue)
-    while queue:
-        n = heapq.heappop(queue)[1]
-        if found[n].take_one(capacity):
-            heapq.heappush(queue, (turn(n), n))
+    # The order is the same for each further slot.
+    waiting = sorted(found, key=turn)
+    while waiting:
+        waiting = [placed for placed in waiting if placed.take_one(capacity)]
     return found, capacity
 
 
