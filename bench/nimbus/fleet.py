@@ -14,6 +14,7 @@ real one needs longer. The workers of a topology send equal values.
 The process stands for other machines, so it has a low priority.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -338,6 +339,9 @@ class Pulses:
 
 def main():
     os.nice(NICENESS)
+    with contextlib.suppress(OSError):
+        # Of the session, if Linux shares the cores among sessions.
+        Path("/proc/self/autogroup").write_text(str(NICENESS))
     settings = json.loads(sys.argv[1])
     fleet = Fleet(settings)
     pulses = Pulses(fleet.supervisors, settings["pacemakers"], settings["beat_secs"])

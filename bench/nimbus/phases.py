@@ -4,6 +4,7 @@ Each phase returns figures by name; all that is in ZooKeeper after it is checked
 """
 
 import contextlib
+import os
 import signal
 import statistics
 import time
@@ -14,7 +15,7 @@ from kazoo.exceptions import NoNodeError
 from pacemaker.servers import Stormkeeper
 
 from nimbus import cluster, storms_way, truth
-from nimbus.running import Fleet, Nimbus, Traffic, await_true
+from nimbus.running import Fleet, Nimbus, ProcessorTime, Traffic, await_true
 from stormkeeper import paths
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 
@@ -23,6 +24,7 @@ ZOOKEEPER = {"4lw.commands.whitelist": "*", "maxClientCnxns": "0"}
 HEAP = ("-Xms512m", "-Xmx1500m")
 ROOT_OF_LOCKS = cluster.ROOT + paths.LEADER_LOCK
 NIMBUSES = ("first", "second")
+OTHERS = ("bench", "fleet", "pacemaker 0", "pacemaker 1", "zookeeper")
 FULL_TEXT = "Fully Scheduled"
 SETTLE_SECS = 120.0
 POLL_SECS = 1.0
@@ -54,6 +56,7 @@ class World:
     client: object
     fleet: Fleet
     settings: dict
+    processors: ProcessorTime
     #: Of each topology.
     queries: frozenset = frozenset()
     placed: truth.Placed = field(default_factory=truth.Placed)
@@ -75,6 +78,15 @@ class World:
             raise RuntimeError("\n  ".join([f"after {event}:", *found]))
         self.placed = placed
         return placed
+
+    def cpu(self, phase, nimbus, began, ended):
+        """Return what a Nimbus, and all other processes of the bench, spent between two moments."""
+        spent = {name: self.processors.between(name, began, ended) for name in OTHERS}
+        secs = max(ended - began, ProcessorTime.PERIOD_SECS)
+        return {
+            f"{phase}: CPU, s": self.processors.between(nimbus.log.stem, began, ended),
+            f"{phase}: CPU of all others, cores": sum(spent.values()) / secs,
+        }
 
     def check_unchanged(self, event):
         before = self.placed
@@ -121,12 +133,22 @@ def world(shape, folder, pace):
         zookeeper = stack.enter_context(
             DevZooKeeper(folder / "zookeeper", settings=ZOOKEEPER, jvm_options=HEAP)
         )
-        pacemakers = [stack.enter_context(Pacemaker()).port for _ in range(2)]
+        servers = [stack.enter_context(Pacemaker()) for _ in range(2)]
+        pacemakers = [server.port for server in servers]
         monitor = {"nimbus.monitor.freq.secs": pace.monitor_secs}
         settings = cluster.conf(shape, zookeeper.port, pacemakers, **monitor)
         client = stack.enter_context(cluster.kazoo_client(zookeeper.port))
         fleet = stack.enter_context(Fleet(folder, shape, settings, pacemakers))
-        yield World(shape, zookeeper, pacemakers, client, fleet, settings)
+        processors = stack.enter_context(ProcessorTime())
+        pids = (
+            os.getpid(),
+            fleet.pid,
+            *(int(server.pids.split(",")[0]) for server in servers),
+            zookeeper.pid,
+        )
+        for name, pid in zip(OTHERS, pids, strict=True):
+            processors.add(name, pid)
+        yield World(shape, zookeeper, pacemakers, client, fleet, settings, processors)
 
 
 class Pacemaker(Stormkeeper):
@@ -153,6 +175,7 @@ def run(shape, folder, python, pace, say):
 
         first, second = (nimbuses[name] for name in NIMBUSES)
         stack.enter_context(first)
+        it.processors.add("first", first.pid)
         figures |= start(it, first, say)
         figures |= place(it, first, say)
         figures |= rest(it, first, pace, say)
@@ -162,6 +185,7 @@ def run(shape, folder, python, pace, say):
         figures |= death(it, first, 1, shape.dying, "many", say)
         memory = [first.memory_mib()[1]]
         stack.enter_context(second)
+        it.processors.add("second", second.pid)
         await_true(lambda: second.page("readyz"), "the second Nimbus", 60, check=second.check)
         figures |= failover(it, first, second, held["first"], say)
         memory.append(second.memory_mib()[1])
@@ -231,6 +255,7 @@ def place(it, nimbus, say):
     return {
         "placing all: to the last assignment, s": took,
         "placing all: longest round, s": it.longest_since(),
+        **it.cpu("placing all", nimbus, leads, placed.last_write()),
     }
 
 
@@ -305,6 +330,7 @@ def death(it, nimbus, first, count, name, say):
         f"death of {name}: to the last assignment, s": last - died["at"],
         f"death of {name}: beyond the timeout, s": last - proven,
         f"death of {name}: longest round, s": it.longest_since(),
+        **it.cpu(f"death of {name}", nimbus, proven, last),
     }
 
 
@@ -330,4 +356,5 @@ def failover(it, first, second, held, say):
         "failover: to the first round's end, s": ended - killed,
         "failover: beyond the session's timeout, s": beyond,
         "failover: first round, s": ended - leads,
+        **it.cpu("failover: first round", second, leads, ended),
     }

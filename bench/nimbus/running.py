@@ -9,11 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import psutil
 import yaml
 
@@ -47,6 +49,9 @@ class Process:
                 self._command,
                 stderr=file,
                 preexec_fn=dying_with_us,  # noqa: PLW1509 - one thread
+                # Linux shares the cores among sessions: with one for all, ZooKeeper, which has its
+                # own, would get as much as the Nimbus, the Pacemakers, and the bench together.
+                start_new_session=True,
                 **self._more,
             )
         self._of = psutil.Process(self.pid)
@@ -209,6 +214,44 @@ class Fleet(Process):
             self._process.wait(STOP_SECS)
             self.check()
         return json.loads(line)
+
+
+class ProcessorTime:
+    """Samples the processor time of processes; use it as a context manager."""
+
+    PERIOD_SECS = 0.1
+
+    def __init__(self):
+        self._processes, self._samples = {}, {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc):
+        self._ended.set()
+        self._thread.join()
+
+    def add(self, name, pid):
+        self._samples[name] = []
+        self._processes[name] = psutil.Process(pid)
+
+    def between(self, name, began, ended):
+        """Return the seconds that a process spent between two moments, by linear interpolation."""
+        first, last = np.interp([began, ended], *zip(*self._samples[name], strict=True))
+        return float(last - first)
+
+    def _sample(self):
+        while not self._ended.wait(self.PERIOD_SECS):
+            for name, process in list(self._processes.items()):
+                try:
+                    times = process.cpu_times()
+                except psutil.NoSuchProcess:
+                    del self._processes[name]
+                else:
+                    self._samples[name].append((time.time(), times.user + times.system))
 
 
 def word(zookeeper, text):
