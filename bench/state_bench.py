@@ -10,6 +10,8 @@ medians of the rounds, and ratios medians of the rounds' ratios.
     cell                    what
     assignments-and-bases   all of both: kazoo lists both and reads all 600 at once; ours reads
                             records (ours-bytes: without decoding them)
+    records-*               the same from the view in memory: its first reading, of all records of
+                            the cluster, and a later one
     heartbeats-24           a topology's; kazoo as above, ours decoded, from ZooKeeper and from a
                             Pacemaker
     get, set                500 of 1 KiB, one after the other
@@ -122,6 +124,8 @@ def one_round(server, pacemaker, number, repeats, wanted):
             ours = backends.connect(configured(server.port))
             stack.callback(ours.close)
             rows += cells.watches(dataclasses.replace(world, ours=ours), number, repeats)
+        if wanted in "records":
+            rows += cells.view(opened(), repeats)
         if wanted in "decode":
             rows += cells.decoding(world, repeats)
         if wanted in "far":

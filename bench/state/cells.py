@@ -161,6 +161,23 @@ def _middle(rows):
     return secs, Work(rows[0]["nodes"], rows[0]["bytes"])
 
 
+def view(storm, repeats):
+    """How long the view takes for its first reading, and for one when it is in sync."""
+
+    def read():
+        began = time.perf_counter()
+        records = storm.view.caught_up()
+        secs = time.perf_counter() - began
+        found = len(records.assignments), len(records.bases)
+        if {*found} != {filling.TOPOLOGIES}:
+            raise RuntimeError(f"{found} assignments and bases are in the view")
+        return secs, Work(sum(found), 0)
+
+    first, work = read()
+    again = statistics.median(read()[0] for _ in range(10 * repeats))
+    return [row("records-first", "ours", first, work), row("records-again", "ours", again, work)]
+
+
 def decoding(world, repeats):
     """How long it takes to decode the same records, without any network."""
     values = {
