@@ -27,8 +27,11 @@ def totals(lines):
 def pack(given):
     """Return a package and what was said while it was made."""
     said = []
-    with package_builder.collect_code(given) as code:
-        description = package_builder.describe_code(given, code)
+    with (
+        package_builder.collect_code(given) as code,
+        package_builder.describing_code(given, code) as described,
+    ):
+        description = described()
         with package_builder.build_package(given, code, description, said.append) as packed:
             package = archive.read_package(packed.file)
             assert packed.manifest == package.manifest

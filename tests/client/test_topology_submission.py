@@ -41,7 +41,10 @@ def send(connected, script, told):
     def run(*overrides, going_on_from=None, abandon=(), **given):
         settings = conf.load(files=[], overrides=overrides, unknown="keep")
         wanted = SubmissionRequest(code=script, **given)
-        with package_builder.collect_code(wanted) as code:
+        with (
+            package_builder.collect_code(wanted) as code,
+            package_builder.describing_code(wanted, code) as described,
+        ):
             told_of = SubmissionListener(
                 say=lambda text: told.append(("say", text)),
                 sent=lambda arrived, size: told.append(("sent", arrived, size)),
@@ -49,6 +52,7 @@ def send(connected, script, told):
             )
             return submit(
                 *(connected, settings, wanted, code, told_of),
+                described=described,
                 going_on_from=going_on_from,
                 abandon=abandon,
             )

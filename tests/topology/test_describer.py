@@ -4,7 +4,7 @@ import psutil
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.description import describe
+from stormkeeper.topology.description import describe, describing
 from support.packages import STREAMING
 from support.processes import has_ended, name
 from support.waiting import until
@@ -92,6 +92,15 @@ def test_missing_py_file_is_refused(script, tmp_path):
 def test_script_that_waits_is_ended(script):
     with pytest.raises(TopologyError, match=r"job.py was not over after 2 s\. .* what takes long"):
         describe(script(TOPOLOGY.format(before="import time; time.sleep(600)")), plain_secs=2.0)
+
+
+def test_script_ends_when_nobody_waits_for_it(script, tmp_path):
+    pid = tmp_path / "pid"
+    waits = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    with describing(script(TOPOLOGY.format(before=waits))):
+        runs = int(until(lambda: pid.exists() and pid.read_text()))
+        assert not has_ended(runs)
+    until(lambda: has_ended(runs))
 
 
 @pytest.mark.parametrize(

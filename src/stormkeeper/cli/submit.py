@@ -186,7 +186,13 @@ def submit(
         **options,
     )
     wait_secs = 0.0 if no_wait else timeout or _TIMEOUT
-    with faults(), Progress() as progress:
+    with (
+        faults(),
+        Progress() as progress,
+        package_builder.collect_code(request) as packaged,
+        package_builder.describing_code(request, packaged) as described,
+    ):
+        # While the script runs.
         from stormkeeper.client import topology_commands, topology_submission
         from stormkeeper.client.nimbus_connection import connect
 
@@ -200,16 +206,14 @@ def submit(
         )
         given = [key for key in conf if conf.is_override(key)]
         listener.report_unknown_keys(given, "-c")
-        with (
-            package_builder.collect_code(request) as packaged,
-            connect(conf, say=progress.say) as connection,
-        ):
+        with connect(conf, say=progress.say) as connection:
             submitted = topology_submission.submit(
                 connection,
                 conf,
                 request,
                 packaged,
                 listener,
+                described=described,
                 going_on_from=going_on_from,
                 abandon=abandon,
             )

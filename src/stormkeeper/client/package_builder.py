@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO
@@ -22,7 +22,7 @@ from stormkeeper.conf.folders import is_relative
 from stormkeeper.conf.keys import OF_THE_CLUSTER, is_secret, storm_keys
 from stormkeeper.errors import ConfigError
 from stormkeeper.topology import faults
-from stormkeeper.topology.description import Description, describe, has_to_run
+from stormkeeper.topology.description import Description, describing, has_to_run
 from stormkeeper.topology.package import archive, environment
 from stormkeeper.topology.package.code import PackagedCode, collect, read_text
 from stormkeeper.topology.package.environment import Base, Requirement
@@ -86,13 +86,11 @@ def collect_code(request: SubmissionRequest) -> Iterator[PackagedCode]:
         yield code
 
 
-def describe_code(request: SubmissionRequest, code: PackagedCode) -> Description:
-    """Return a script's description; runs the script if necessary.
-
-    Raises `TopologyError` for a fault in the script, `MissingExtraError` without PySpark,
-    `ChildError` if the process does not start.
-    """
-    return describe(
+def describing_code(
+    request: SubmissionRequest, code: PackagedCode
+) -> AbstractContextManager[Callable[[], Description]]:
+    """Start to describe a script, and run the script if necessary; as `describing`."""
+    return describing(
         code.script,
         root=_root(code),
         arguments=request.arguments,

@@ -96,10 +96,11 @@ def submit(
     code: PackagedCode,
     listener: SubmissionListener,
     *,
+    described: Callable[[], Description],
     going_on_from: str | None = None,
     abandon: Sequence[str] = (),
 ) -> SubmittedTopology:
-    """Submit a topology with the collected code.
+    """Submit a topology with the collected code; `described` waits for the description.
 
     `going_on_from` is the id or name of a killed topology whose checkpoints the new topology
     continues, except for the queries in `abandon`; None: the conf decides.
@@ -111,7 +112,7 @@ def submit(
     if request.name is not None:
         _check_free(connection, request.name)
     listener.say(f"reading {request.code}")
-    description = package_builder.describe_code(request, code)
+    description = described()
     listener.report_unknown_keys(description.conf, f"the conf of the topology {description.name!r}")
     values = package_builder.conf_to_send(description.conf, conf, description.name)
     if going_on_from is not None:

@@ -140,7 +140,8 @@ class Submission:
                 files=tuple(self._conf.files),
                 overrides=overrides,
             )
-            described = package_builder.describe_code(given, code)
+            with package_builder.describing_code(given, code) as description:
+                described = description()
             conf = run_plan.topology_conf(
                 self._conf, overrides, described.conf, strict=request.strict, warn=self._warn
             )

@@ -14,7 +14,8 @@ import os
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -273,7 +274,8 @@ class ExitCode(IntEnum):
     NEEDS_SESSION_FIRST = 23
 
 
-def describe(
+@contextmanager
+def describing(
     script: Path,
     *,
     root: Path | None = None,
@@ -282,31 +284,47 @@ def describe(
     files: Sequence[Path] = (),
     overrides: Sequence[str] = (),
     plain_secs: float = PLAIN_SECS,
-) -> Description:
-    """Return the description of what a script defines; a script without `Topology` is not run.
+) -> Iterator[Callable[[], Description]]:
+    """Start to describe what a script defines; yields a function that waits for the description.
 
-    Another script runs without a Spark session; then, if needed, with a session from the first use
-    or `Topology` on; then with a session from the beginning. `root` is the first folder in
-    ``sys.path``, `files` and `overrides` configure the session. Raises `TopologyError` for a fault,
-    `MissingExtraError` without PySpark, and `ChildError`.
+    A script without `Topology` is not run. Another script runs without a Spark session; then, if
+    needed, with a session from the first use or `Topology` on; then with a session from the
+    beginning. `root` is the first folder in ``sys.path``, `files` and `overrides` configure the
+    session. The function raises `TopologyError` for a fault; this raises it for a fault in the
+    source, `MissingExtraError` without PySpark, and `ChildError`.
     """
     if not has_to_run(script, root=root, py_files=py_files):
-        return of_script(script)
+        yield lambda: of_script(script)
+        return
     command = [sys.executable, "-P", "-m", "stormkeeper.worker.script", str(script)]
     command += [option for file in py_files for option in ("--py-files", str(file))]
     command += [option for file in files for option in ("--config", str(file))]
     command += [f"--conf={override}" for override in overrides]
     command += [] if root is None else ["--root", str(root)]
-    described = _run(script, command, arguments, plain_secs)
-    if described is ExitCode.NEEDS_SESSION:
-        described = _run(script, [*command, "--session"], arguments, SESSION_SECS)
-    if described is ExitCode.NEEDS_SESSION_FIRST:
-        described = _run(script, [*command, "--session-first"], arguments, SESSION_SECS)
-    if isinstance(described, ExitCode):
-        raise TopologyError(
-            f"{script} uses PySpark after it has stopped its Spark session: leave out `.stop()`"
-        )
-    return described
+
+    def described() -> Description:
+        found = plain()
+        for needs, option in (
+            (ExitCode.NEEDS_SESSION, "--session"),
+            (ExitCode.NEEDS_SESSION_FIRST, "--session-first"),
+        ):
+            if found is needs:
+                with _run(script, [*command, option], arguments, SESSION_SECS) as with_session:
+                    found = with_session()
+        if isinstance(found, ExitCode):
+            raise TopologyError(
+                f"{script} uses PySpark after it has stopped its Spark session: leave out `.stop()`"
+            )
+        return found
+
+    with _run(script, command, arguments, plain_secs) as plain:
+        yield described
+
+
+def describe(script: Path, **options: Any) -> Description:
+    """Return the description of what a script defines; options and errors as of `describing`."""
+    with describing(script, **options) as described:
+        return described()
 
 
 def has_to_run(script: Path, *, root: Path | None = None, py_files: Sequence[Path] = ()) -> bool:
@@ -323,14 +341,17 @@ def has_to_run(script: Path, *, root: Path | None = None, py_files: Sequence[Pat
     return is_run
 
 
+@contextmanager
 def _run(
     script: Path,
     command: Sequence[str],
     arguments: Sequence[str],
     secs: float,
-) -> Description | ExitCode:
+) -> Iterator[Callable[[], Description | ExitCode]]:
+    """Start a process; yields a function, to be called once, that waits for the result."""
     mark = uuid.uuid4().hex
-    with tempfile.TemporaryDirectory(prefix="stormkeeper-describe-") as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stormkeeper-describe-"))
         result = Path(folder, "result")
         child = Child(
             "script",
@@ -338,26 +359,32 @@ def _run(
             log=Path(folder, "log"),
             env=_environment(mark, folder),
         )
-        try:
-            in_time = child.wait_stopped(secs)
-        finally:
-            end_marked(mark, settle_secs=0.0)
-        if not in_time:
-            raise TopologyError(
-                f"{script} was not over after {secs:.0f} s. It is run to its end to see what it "
-                "defines, so do in the functions of its spouts and bolts what takes long or waits"
-            )
-        if child.returncode in (ExitCode.NEEDS_SESSION, ExitCode.NEEDS_SESSION_FIRST):
-            return ExitCode(child.returncode)
-        if child.returncode == ExitCode.FAULT and result.exists():
-            raise TopologyError(result.read_text())
-        if child.returncode == ExitCode.DESCRIBED and result.exists():
-            with result.open("rb") as file:
-                return decode(file.read(MAX_BYTES + 1))
+        stack.callback(end_marked, mark, settle_secs=0.0)
+
+        def ended() -> Description | ExitCode:
+            with stack:
+                return _result(script, child, result, secs)
+
+        yield ended
+
+
+def _result(script: Path, child: Child, result: Path, secs: float) -> Description | ExitCode:
+    if not child.wait_stopped(secs):
         raise TopologyError(
-            f"{script} {child.state()} before it was over, so what it defines is not known:\n"
-            f"{child.log_tail()}"
+            f"{script} was not over after {secs:.0f} s. It is run to its end to see what it "
+            "defines, so do in the functions of its spouts and bolts what takes long or waits"
         )
+    if child.returncode in (ExitCode.NEEDS_SESSION, ExitCode.NEEDS_SESSION_FIRST):
+        return ExitCode(child.returncode)
+    if child.returncode == ExitCode.FAULT and result.exists():
+        raise TopologyError(result.read_text())
+    if child.returncode == ExitCode.DESCRIBED and result.exists():
+        with result.open("rb") as file:
+            return decode(file.read(MAX_BYTES + 1))
+    raise TopologyError(
+        f"{script} {child.state()} before it was over, so what it defines is not known:\n"
+        f"{child.log_tail()}"
+    )
 
 
 def _environment(mark: str, folder: str) -> dict[str, str]:

@@ -36,7 +36,6 @@ from stormkeeper.topology.description import Description, ExitCode
 from stormkeeper.topology.topology import Topology, on_declared
 from stormkeeper.worker.failure import readable
 from stormkeeper.worker.job import ScriptArgumentParser, merged_conf
-from stormkeeper.worker.spark_session import WorkerSession
 
 #: A process that describes a script starts Spark here, whatever the topology asks for.
 _MASTER = {"spark.master": "local[1]"}
@@ -223,6 +222,9 @@ def describe(
     made: list[Topology] = []
     session = None
     if resolve_conf is not None:
+        # Most scripts need none.
+        from stormkeeper.worker.spark_session import WorkerSession  # noqa: PLC0415
+
         conf = resolve_conf
         session = WorkerSession(
             lambda: conf(made[0] if made else None).with_values(_MASTER), script.stem, py_files
