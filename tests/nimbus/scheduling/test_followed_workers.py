@@ -144,6 +144,12 @@ class History(RuleBasedStateMachine):
         # Whoever is waited for is waited for no longer than by whom looks at everything.
         timeout_secs = TIMES["limits"].timeout_secs
         ahead = [row.last_seen + timeout_secs for row in self.whole.rows]
+        heard = {row.worker for row in self.whole.rows}
+        ahead += [
+            max(since[launch.claim]) + TIMES["launch_secs"]
+            for worker, launch in of.items()
+            if worker not in heard and pulses[worker] is None
+        ]
         first = min((end for end in ahead if end > now), default=None)
         if first is not None:
             mine = min((end for end in self.followed.ends if end > now), default=inf)
@@ -216,6 +222,12 @@ def is_launched_where_one_was(history):
     history.judge(secs=25.0)
 
 
+def does_not_start(history):
+    history.launch(slot=A, epoch=EPOCH)
+    history.judge(secs=1.0)
+    history.judge(secs=10.0)
+
+
 def beats_to_java(history):
     history.launch(slot=A, epoch=EPOCH)
     for secs in (1.0, 25.0):
@@ -240,6 +252,10 @@ def forgetful(row, *how):
 update = followed_workers.AssignedWorkers.update
 
 
+def waits_for_all(workers, after):  # noqa: ARG001
+    return dict.fromkeys(workers.unheard, inf)
+
+
 def takes_any_deletion(workers, launches, follower, **options):
     update(workers, launches, follower, **options)
     for path, deletion in follower.deleted_after(0):
@@ -252,6 +268,7 @@ def takes_any_deletion(workers, launches, follower, **options):
         (moves_away, "_Look._left_at", lambda _self, _server: float("-inf")),
         (is_deleted, "HeartbeatFollower.deleted_after", lambda _self, _number: ()),
         (is_launched_where_one_was, "AssignedWorkers.update", takes_any_deletion),
+        (does_not_start, "AssignedWorkers.starting", waits_for_all),
         (restarts, "_Look._watched", lambda *_: float("inf")),
         (falls_silent_at_java, "_Look._watched", lambda *_: float("inf")),
         (is_launched_again, "is_of_before", lambda *_: False),

@@ -109,6 +109,15 @@ class AssignedWorkers:
         for path in [path for path in self.unheard if follower.get(path) is not None]:
             del self.unheard[path]
 
+    def starting(self, after: float) -> dict[str, float]:
+        """Return the paths of workers, never heard of, that are waited for since after a moment."""
+        since = {
+            path: max(self.by_path[path].since)
+            for path, pulse in self.unheard.items()
+            if pulse is None
+        }
+        return {path: at for path, at in since.items() if at >= after}
+
     def _take(self, all_launches: Mapping[str, Launches], now: float, epoch: int) -> None:
         if all_launches is self._all_seen:
             return
@@ -187,8 +196,9 @@ def judge_workers(
     before = {row.worker: row for row in watch.rows}
     with follower.lock:
         workers.update(launches, follower, now=now, epoch=epoch)
+        starting = workers.starting(now - min(limits.late_secs, launch_secs))
         look = _Look(workers, heartbeats, servers, limits, now)
-        rows = {path: look.row(path, before) for path in look.candidates(before)}
+        rows = {path: look.row(path, before) for path in look.candidates(before, starting)}
         ends = [row.last_seen + limits.timeout_secs for row in rows.values() if row is not None]
         ends += [seen + limits.timeout_secs for seen in look.oldest_others(rows)]
         ageless = rows.keys() & follower.ageless
@@ -212,6 +222,7 @@ def judge_workers(
         elif counts.status is not Status.ALIVE:
             known[launch.claim] = counts.status
     ends += [since + launch_secs for _, since in silent.values()]
+    ends.append(min(starting.values(), default=inf) + launch_secs)
     found = unseen(
         {worker: since for worker, (_, since) in silent.items()},
         servers,
@@ -262,12 +273,14 @@ class _Look:
         self._left: dict[str, float] = {}
         self._young_secs = min(limits.late_secs, limits.timeout_secs)
 
-    def candidates(self, before: Mapping[WorkerId, WorkerLiveness]) -> set[str]:
+    def candidates(
+        self, before: Mapping[WorkerId, WorkerLiveness], starting: Mapping[str, float]
+    ) -> set[str]:
         """Return the paths of the workers that may not be alive."""
         by_path = self._workers.by_path
         found = {path for path, _ in self._follower.silent(self._young_secs, self._at)}
         found.update(self._follower.ageless, (paths.workerbeat(*worker) for worker in before))
-        return (found & by_path.keys()) | self._workers.unheard.keys()
+        return (found & by_path.keys()) | (self._workers.unheard.keys() - starting.keys())
 
     def row(self, path: str, before: Mapping[WorkerId, WorkerLiveness]) -> WorkerLiveness | None:
         """Return the judged row of the newest pulse; None if none is known."""
