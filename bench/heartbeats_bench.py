@@ -1,6 +1,7 @@
 """Measures how long it takes to learn who is alive, through the reader that Nimbus has.
 
     python bench/heartbeats_bench.py [--workers 72000] [--bytes 3072] [--readings 30]
+                                      [--results FILE]
 
 The pulses of so many workers lie on one Pacemaker, on three, or on two of three of which the third
 is down; all are read without their values, again and again. On one they are also followed: before a

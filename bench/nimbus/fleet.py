@@ -340,7 +340,7 @@ class Pulses:
 def main():
     os.nice(NICENESS)
     with contextlib.suppress(OSError):
-        # Of the session, if Linux shares the cores among sessions.
+        # If Linux shares the cores among sessions, this session has a low priority, too.
         Path("/proc/self/autogroup").write_text(str(NICENESS))
     settings = json.loads(sys.argv[1])
     fleet = Fleet(settings)

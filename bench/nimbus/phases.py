@@ -80,7 +80,7 @@ class World:
         return placed
 
     def cpu(self, phase, nimbus, began, ended):
-        """Return what a Nimbus, and all other processes of the bench, spent between two moments."""
+        """Return the processor time of a Nimbus, and of `OTHERS`, between two moments."""
         spent = {name: self.processors.between(name, began, ended) for name in OTHERS}
         secs = max(ended - began, ProcessorTime.PERIOD_SECS)
         return {

@@ -48,9 +48,9 @@ class Process:
             self._process = subprocess.Popen(
                 self._command,
                 stderr=file,
-                preexec_fn=dying_with_us,  # noqa: PLW1509 - one thread
-                # Linux shares the cores among sessions: with one for all, ZooKeeper, which has its
-                # own, would get as much as the Nimbus, the Pacemakers, and the bench together.
+                preexec_fn=dying_with_us,  # noqa: PLW1509 - a single call of C
+                # Linux may share the cores among sessions first. ZooKeeper has a session of its
+                # own, so the Nimbus has one, too: else it would share its half with the bench.
                 start_new_session=True,
                 **self._more,
             )

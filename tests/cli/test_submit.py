@@ -93,6 +93,13 @@ def test_a_mistyped_key_is_a_warning_or_an_error(submit, nimbus, named):
     assert (told.exit_code, told.stderr) == (0, f"storm: warning: {says}\n")
 
 
+def test_a_mistyped_key_is_told_before_a_faulty_script(submit, tmp_path):
+    (tmp_path / "job.py").write_text("def f(:")
+    told = submit(tmp_path / "job.py", "-c", "topology.workrs=2", "--strict")
+    assert told.exit_code == 2
+    assert "topology.workers meant?" in told.stderr
+
+
 def test_a_mistyped_key_of_the_topologys_own_conf(submit, nimbus, tmp_path):
     (tmp_path / "job.py").write_text(OWN_CONF)
     told = submit(tmp_path / "job.py", "--strict")

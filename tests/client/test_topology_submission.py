@@ -6,8 +6,8 @@ import pytest
 
 from stormkeeper import conf
 from stormkeeper.client import package_builder
-from stormkeeper.client.package_builder import SubmissionRequest
-from stormkeeper.client.topology_submission import SubmissionListener, submit
+from stormkeeper.client.package_builder import SubmissionListener, SubmissionRequest
+from stormkeeper.client.topology_submission import submit
 from stormkeeper.errors import (
     ConfigError,
     OutcomeUnknownError,

@@ -6,6 +6,7 @@ No message contains a credential, since output is often kept.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -186,17 +187,8 @@ def submit(
         **options,
     )
     wait_secs = 0.0 if no_wait else timeout or _TIMEOUT
-    with (
-        faults(),
-        Progress() as progress,
-        package_builder.collect_code(request) as packaged,
-        package_builder.describing_code(request, packaged) as described,
-    ):
-        # While the script runs.
-        from stormkeeper.client import topology_commands, topology_submission
-        from stormkeeper.client.nimbus_connection import connect
-
-        listener = topology_submission.SubmissionListener(
+    with faults(), Progress() as progress, ExitStack() as stack:
+        listener = package_builder.SubmissionListener(
             say=progress.step,
             sent=lambda arrived, size: progress.step(
                 f"uploading {size / 1e3:,.0f} kB", f"{100 * arrived / size:.0f} %"
@@ -206,6 +198,12 @@ def submit(
         )
         given = [key for key in conf if conf.is_override(key)]
         listener.report_unknown_keys(given, "-c")
+        packaged = stack.enter_context(package_builder.collect_code(request))
+        described = stack.enter_context(package_builder.describing_code(request, packaged))
+        # The script runs during these imports, which take as long as half of its run.
+        from stormkeeper.client import topology_commands, topology_submission
+        from stormkeeper.client.nimbus_connection import connect
+
         with connect(conf, say=progress.say) as connection:
             submitted = topology_submission.submit(
                 connection,

@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO
 
-from stormkeeper.conf import Conf
+from stormkeeper.conf import Conf, access_control, mistyped
 from stormkeeper.conf.folders import is_relative
 from stormkeeper.conf.keys import OF_THE_CLUSTER, is_secret, storm_keys
 from stormkeeper.errors import ConfigError
@@ -55,6 +55,25 @@ class SubmissionRequest:
     files: tuple[Path, ...] = ()
     overrides: tuple[str, ...] = ()
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionListener:
+    """Receives a submission's progress; with `strict`, an unknown key is an error."""
+
+    #: Called with each slow step.
+    say: Callable[[str], None]
+    #: Called with the bytes sent and the total.
+    sent: Callable[[int, int], None]
+    warn: Callable[[str], None]
+    strict: bool = False
+
+    def report_unknown_keys(self, keys: Collection[str], where: str) -> None:
+        """Report each key of a conf without effect."""
+        for text in (*mistyped(keys), *access_control.of_topology(keys)):
+            if self.strict:
+                raise ConfigError(f"{where}: {text}")
+            self.warn(f"{where}: {text}")
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,13 @@ import stormkeeper
 from stormkeeper.client import package_builder, topology_view
 from stormkeeper.client.blob_transfer import upload_package
 from stormkeeper.client.nimbus_connection import NimbusConnection
-from stormkeeper.client.package_builder import BuiltPackage, SubmissionRequest
-from stormkeeper.conf import Address, Conf, access_control, mistyped
+from stormkeeper.client.package_builder import (
+    BuiltPackage,
+    SubmissionListener,
+    SubmissionRequest,
+)
+from stormkeeper.conf import Address, Conf
 from stormkeeper.errors import (
-    ConfigError,
     RefusedError,
     RpcError,
     RpcOutcomeUnknownError,
@@ -59,25 +62,6 @@ _COPIES_MOST_SECS: Final = 600.0
 
 #: A component's single stream: the rows of its DataFrame.
 STREAM: Final = "default"
-
-
-@dataclass(frozen=True, slots=True)
-class SubmissionListener:
-    """Receives a submission's progress; with `strict`, an unknown key is an error."""
-
-    #: Called with each slow step.
-    say: Callable[[str], None]
-    #: Called with the bytes sent and the total.
-    sent: Callable[[int, int], None]
-    warn: Callable[[str], None]
-    strict: bool = False
-
-    def report_unknown_keys(self, keys: Collection[str], where: str) -> None:
-        """Report each key of a conf without effect."""
-        for text in (*mistyped(keys), *access_control.of_topology(keys)):
-            if self.strict:
-                raise ConfigError(f"{where}: {text}")
-            self.warn(f"{where}: {text}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

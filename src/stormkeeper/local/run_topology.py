@@ -145,7 +145,7 @@ class Submission:
             conf = run_plan.topology_conf(
                 self._conf, overrides, described.conf, strict=request.strict, warn=self._warn
             )
-            listener = topology_submission.SubmissionListener(
+            listener = package_builder.SubmissionListener(
                 _say_nothing, lambda _, __: None, self._warn, strict=request.strict
             )
             listener.report_unknown_keys(

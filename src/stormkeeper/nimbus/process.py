@@ -7,10 +7,10 @@ import functools
 import gc
 import logging
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import stormkeeper
@@ -22,7 +22,7 @@ from stormkeeper.daemon.durable import find_fault
 from stormkeeper.daemon.http import HttpThread, Pages
 from stormkeeper.daemon.lifecycle import StopSignals, announce, raise_file_limit
 from stormkeeper.daemon.logs import configure_logging
-from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
+from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread, in_thread
 from stormkeeper.daemon.sockets import BACKLOG, address_of, is_loopback, listen
 from stormkeeper.errors import (
     BlobStorageError,
@@ -121,9 +121,8 @@ def service_handler(context: ServiceContext) -> Handler:
 def _connect(conf: Conf, stop: StopSignals) -> StormClusterState | None:
     failures = FailureStreak()
     while not stop.stopped:
-        trying: Future[StormClusterState] = Future()
         # In a thread: a stop does not wait for a hanging attempt.
-        threading.Thread(target=_try, args=(conf, trying), name="connect", daemon=True).start()
+        trying = in_thread(partial(cluster.connect, conf), "connect")
         while not (trying.done() or stop.stopped):
             wait([trying], _POLL_SECS)
         if not trying.done():
@@ -136,13 +135,6 @@ def _connect(conf: Conf, stop: StopSignals) -> StormClusterState | None:
                 log.warning("ZooKeeper cannot be reached, retrying: %s", error)
             stop.wait(_RETRY_SECS)
     return None
-
-
-def _try(conf: Conf, trying: Future[StormClusterState]) -> None:
-    try:
-        trying.set_result(cluster.connect(conf))
-    except BaseException as error:
-        trying.set_exception(error)
 
 
 def _run(

@@ -6,15 +6,15 @@ in ZooKeeper has the fault of its disk: so others know whether a Nimbus in the q
 """
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Final, assert_never
 
 from stormkeeper import paths
 from stormkeeper.blobs.sync import BlobSync
 from stormkeeper.blobs.sync_plan import Missing
-from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
+from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread, in_thread
 from stormkeeper.errors import NoNodeError, StateError, StormkeeperError
 from stormkeeper.nimbus import election
 from stormkeeper.paths import NimbusId
@@ -269,9 +269,8 @@ class DiskWatch:
 
     def _result(self, is_write: bool) -> str | None:
         if self._probe is None:
-            self._probe = Future()
-            arguments = (self._probe, is_write)
-            threading.Thread(target=self._do, args=arguments, daemon=True).start()
+            work = partial(self._find_fault, is_write, self.fault is not None)
+            self._probe = in_thread(work, "disk probe")
         try:
             fault = self._probe.result(self._hang_secs)
         except TimeoutError:
@@ -280,9 +279,3 @@ class DiskWatch:
             fault = f"the disk cannot be probed: {error}"
         self._probe = None
         return fault
-
-    def _do(self, probe: Future[str | None], is_write: bool) -> None:
-        try:
-            probe.set_result(self._find_fault(is_write, self.fault is not None))
-        except BaseException as error:
-            probe.set_exception(error)

@@ -161,7 +161,7 @@ class Scheduler:
             self._unfinished = plan
         took_secs = time.monotonic() - began
         self.status.record_round(decision.cluster, snapshot.heartbeats, took_secs)
-        # Assignments change the counts of slots, and a plan may have left topologies out.
+        # The next plan counts the free slots, and places topologies that this one left to it.
         if not is_done or any(isinstance(each, Assign) for each in decision.actions):
             return 0.0
         return max(0.0, decision.next_round_at - self.clock())

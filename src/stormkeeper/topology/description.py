@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -285,13 +286,16 @@ def describing(
     overrides: Sequence[str] = (),
     plain_secs: float = PLAIN_SECS,
 ) -> Iterator[Callable[[], Description]]:
-    """Start to describe what a script defines; yields a function that waits for the description.
+    """Start to describe what a script defines; yields a function, to be called once, that waits.
+
+    The function returns the description, or raises `TopologyError` for a fault. At the end of the
+    block the script's processes are killed. `MissingExtraError` (without PySpark), `ChildError` and
+    a `TopologyError` for a fault in the source come before the block.
 
     A script without `Topology` is not run. Another script runs without a Spark session; then, if
     needed, with a session from the first use or `Topology` on; then with a session from the
     beginning. `root` is the first folder in ``sys.path``, `files` and `overrides` configure the
-    session. The function raises `TopologyError` for a fault; this raises it for a fault in the
-    source, `MissingExtraError` without PySpark, and `ChildError`.
+    session.
     """
     if not has_to_run(script, root=root, py_files=py_files):
         yield lambda: of_script(script)
@@ -349,7 +353,7 @@ def _run(
     secs: float,
 ) -> Iterator[Callable[[], Description | ExitCode]]:
     """Start a process; yields a function, to be called once, that waits for the result."""
-    mark = uuid.uuid4().hex
+    mark, ends = uuid.uuid4().hex, time.monotonic() + secs
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stormkeeper-describe-"))
         result = Path(folder, "result")
@@ -360,20 +364,22 @@ def _run(
             env=_environment(mark, folder),
         )
         stack.callback(end_marked, mark, settle_secs=0.0)
+        stack.callback(child.wait_stopped, 0.0)
 
         def ended() -> Description | ExitCode:
             with stack:
-                return _result(script, child, result, secs)
+                if child.wait_stopped(max(0.0, ends - time.monotonic())):
+                    return _result(script, child, result)
+                raise TopologyError(
+                    f"{script} was not over after {secs:.0f} s. It is run to its end to see what it"
+                    " defines, so do in the functions of its spouts and bolts what takes long or"
+                    " waits"
+                )
 
         yield ended
 
 
-def _result(script: Path, child: Child, result: Path, secs: float) -> Description | ExitCode:
-    if not child.wait_stopped(secs):
-        raise TopologyError(
-            f"{script} was not over after {secs:.0f} s. It is run to its end to see what it "
-            "defines, so do in the functions of its spouts and bolts what takes long or waits"
-        )
+def _result(script: Path, child: Child, result: Path) -> Description | ExitCode:
     if child.returncode in (ExitCode.NEEDS_SESSION, ExitCode.NEEDS_SESSION_FIRST):
         return ExitCode(child.returncode)
     if child.returncode == ExitCode.FAULT and result.exists():

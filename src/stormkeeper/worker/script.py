@@ -187,11 +187,15 @@ def main(arguments: Sequence[str]) -> int:
             topology, files=options.config, overrides=options.conf, strict=options.strict
         )
 
+    needs_session = options.session or options.session_first
+    if needs_session:
+        # Most scripts need none. Later, modules beside the script could hide what this imports.
+        importlib.import_module("stormkeeper.worker.spark_session")
     try:
         prepare(options.script, options.arguments, options.py_files, options.root)
         described = describe(
             options.script,
-            resolve_conf if options.session or options.session_first else None,
+            resolve_conf if needs_session else None,
             options.py_files,
             options.root,
             session_first=options.session_first,
@@ -222,8 +226,7 @@ def describe(
     made: list[Topology] = []
     session = None
     if resolve_conf is not None:
-        # Most scripts need none.
-        from stormkeeper.worker.spark_session import WorkerSession  # noqa: PLC0415
+        from stormkeeper.worker.spark_session import WorkerSession  # noqa: PLC0415 - see `main`
 
         conf = resolve_conf
         session = WorkerSession(
