@@ -200,7 +200,7 @@ def submit(
         listener.report_unknown_keys(given, "-c")
         packaged = stack.enter_context(package_builder.collect_code(request))
         described = stack.enter_context(package_builder.describing_code(request, packaged))
-        # The script runs during these imports, which take as long as half of its run.
+        # The script runs during these imports.
         from stormkeeper.client import topology_commands, topology_submission
         from stormkeeper.client.nimbus_connection import connect
 

@@ -286,11 +286,11 @@ def describing(
     overrides: Sequence[str] = (),
     plain_secs: float = PLAIN_SECS,
 ) -> Iterator[Callable[[], Description]]:
-    """Start to describe what a script defines; yields a function, to be called once, that waits.
+    """Start to describe what a script defines; yields a function that waits for the description.
 
-    The function returns the description, or raises `TopologyError` for a fault. At the end of the
-    block the script's processes are killed. `MissingExtraError` (without PySpark), `ChildError` and
-    a `TopologyError` for a fault in the source come before the block.
+    Call the function once; it raises `TopologyError` for a fault. The end of the block kills the
+    script's processes. Before the block, raises `TopologyError` for a fault in the source,
+    `MissingExtraError` without PySpark, and `ChildError`.
 
     A script without `Topology` is not run. Another script runs without a Spark session; then, if
     needed, with a session from the first use or `Topology` on; then with a session from the

@@ -110,7 +110,7 @@ class AssignedWorkers:
             del self.unheard[path]
 
     def starting(self, after: float) -> dict[str, float]:
-        """Return the paths of workers, never heard of, that are waited for since after a moment."""
+        """Return, by path, when the wait for a worker's first pulse began, if after a moment."""
         since = {
             path: max(self.by_path[path].since)
             for path, pulse in self.unheard.items()
